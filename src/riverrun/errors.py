@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,6 +50,8 @@ __all__ = [
     "SchemaError",
     "TimeViolation",
     "TransportError",
+    "listed",
+    "show",
     "users_line",
 ]
 
@@ -145,6 +147,26 @@ class BadMessage(Exception):
     """
 
 
+def show(value: Any) -> str:
+    """A value as an error shows it: its repr, cut when that is long."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def listed(names: Iterable[Any], most: int = 40) -> str:
+    """Names as an error lists them: the first ones, each cut as a value is, and how many there are besides.
+
+    >>> listed(["a", "b", "c"], most=2)
+    'a, b, and 1 more'
+    """
+    each = [str(name) for name in names]
+    shown = [
+        name if len(name) <= 80 else f"{name[:60]}... ({len(name)} characters)"
+        for name in each[:most]
+    ]
+    return ", ".join(shown) + (f", and {len(each) - most:,} more" if len(each) > most else "")
+
+
 def users_line() -> str:
     """The innermost line of the user's program on the stack: ``file.py:12: source``, cut where it is long.
 
@@ -172,7 +194,7 @@ _GENERATED = "<string>"
 def _is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith(_PACKAGE):
-        return file.startswith(f"{_PACKAGE}/algorithms")
+        return False
     module = str(frame.f_globals.get("__name__", ""))
     if file == _GENERATED and module.startswith("riverrun."):
         return False

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from riverrun.errors import TimeViolation
+from riverrun.errors import OperatorFailed, TimeViolation
 from riverrun.progress import Antichain
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
@@ -190,3 +190,16 @@ def test_columns_are_found_where_positions_say() -> None:
     batch = Batch.of(schema, changes, [2, 0, 1], Antichain([(0,)]), Antichain([(1,)]))
     [(_, key, value, _, diff)] = block_rows(batch.blocks[0])
     assert (key, value, diff) == ((3,), (1, 2), 5)
+
+
+def test_a_diff_without_an_opposite_is_refused() -> None:
+    least = -(1 << 63)
+    for changes in (
+        Changes.of([pa.array([1])], (0,), least),
+        Changes((pa.array([1, 2]),), 2, ((0,),), None, 0, np.array([1, least])),
+    ):
+        with pytest.raises(OperatorFailed) as refused:
+            changes.negate()
+        assert refused.value.code == "operator.overflow"
+    nothing = Changes((pa.array([], pa.int64()),), 0, ((0,),), None, 0, np.zeros(0, np.int64))
+    assert nothing.negate().rows == 0

@@ -89,7 +89,7 @@ from riverrun.operators.shared.rules import Replace, UpdateRule
 from riverrun.plan.plan import PlanBuilder
 from riverrun.rows.column_names import checked_columns, flat, is_list, new_name, one_column
 from riverrun.rows.schemas import as_schema
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.run.options import check_flag
 from riverrun.state.types import type_text
 
@@ -102,7 +102,7 @@ class Collection(Rows):
     """Rows that change, in a dataflow that is being written. Methods make new collections of it."""
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{field.name}: {type_text(field.type)}" for field in self.schema)
+        shown = listed(f"{field.name}: {type_text(field.type)}" for field in self.schema)
         return f"<Collection of {shown or 'no columns'}>"
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
@@ -168,7 +168,7 @@ class Collection(Rows):
             if name in sources:
                 raise PlanError(
                     "plan.column_twice",
-                    f"cannot {attempt}: two would be called {name!r}",
+                    f"cannot {attempt}: two would be called {show(name)}",
                     hint="give each name once",
                     column=name,
                 )
@@ -292,7 +292,7 @@ class Collection(Rows):
         ):
             raise PlanError(
                 "plan.type",
-                f"cannot explode {column!r} of {self._name}: it is {field.type}, not a list",
+                f"cannot explode {show(column)} of {self._name}: it is {field.type}, not a list",
                 hint="split a string first: with_columns(words=pl.col('text').str.split(' '))",
                 column=column,
             )
@@ -307,7 +307,7 @@ class Collection(Rows):
         than giving it once: its rows are there k times as often. A row that would be there 2**63 times or more is
         refused (``operator.overflow``).
         """
-        listed: list[Any] = list(flat(others))
+        all_others: list[Any] = list(flat(others))
         for (
             other
         ) in others:  # flat() finds nothing in a frame without columns, so frames are refused here
@@ -316,19 +316,19 @@ class Collection(Rows):
             )
             if not isinstance(other, Collection) and (is_frame or not is_list(other)):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        for other in listed:  # lists inside lists are refused here
+        for other in all_others:  # lists inside lists are refused here
             if not isinstance(other, Collection):
                 raise not_a_collection("plan.concat", f"concat {self._name}", other)
-        scope = deepest(self, *listed)
+        scope = deepest(self, *all_others)
         fields = {field.name: field for field in self.schema}
         repeated = {self._port: 1}
         distinct = [self]
-        for other in listed:
+        for other in all_others:
             if sorted(other.columns) != sorted(self.columns):
                 raise PlanError(
                     "plan.columns_differ",
                     f"cannot concat {self._name} and {other._name}: their columns are "
-                    f"{', '.join(self.columns)} and {', '.join(other.columns)}",
+                    f"{listed(self.columns)} and {listed(other.columns)}",
                     hint="select the same columns on both sides",
                 )
             if other.columns != self.columns:
@@ -355,7 +355,7 @@ class Collection(Rows):
         parts = [
             widened(part._into(scope)._repeated(repeated[part._port]), kinds) for part in distinct
         ]
-        if len(parts) == 1 and listed:
+        if len(parts) == 1 and all_others:
             return parts[0]
         return noted(self._add(Concat(), parts, pa.schema(common_fields)), United(parts))
 
@@ -394,7 +394,7 @@ class Collection(Rows):
         if ("probe", name) in self._builder.shared:
             raise PlanError(
                 "plan.name_taken",
-                f"cannot put two probes called {name!r} into {self._builder.name!r}",
+                f"cannot put two probes called {show(name)} into {self._builder.name!r}",
                 hint="give another name",
                 name=name,
             )
@@ -991,7 +991,7 @@ class Collection(Rows):
         if not is_time(kind):
             raise PlanError(
                 "plan.type",
-                f"cannot {what} by {column!r} of {self._name}: it is {kind}, not a time or a whole number",
+                f"cannot {what} by {show(column)} of {self._name}: it is {kind}, not a time or a whole number",
                 hint="cast it: with_columns(at=pl.col('at').cast(pl.Int64))",
                 column=column,
             )
@@ -1006,7 +1006,7 @@ def clock(builder: PlanBuilder) -> Collection:
 def _no_columns(attempt: str, columns: Sequence[str]) -> PlanError:
     return PlanError(
         "plan.column",
-        f"cannot {attempt}: no column would be left; there are: {', '.join(columns) or 'none'}",
+        f"cannot {attempt}: no column would be left; there are: {listed(columns) or 'none'}",
         hint="keep one at least; how many rows there are is count()",
     )
 

@@ -45,7 +45,7 @@ from riverrun.plan.plan import Plan, PlanBuilder, check_name
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.commands import RESERVED, commands_schema
 from riverrun.rows.schemas import as_schema
-from riverrun.rows.values import without_optional
+from riverrun.rows.values import listed, show, without_optional
 from riverrun.run import Run
 from riverrun.run.options import (
     Checkpoint,
@@ -88,11 +88,11 @@ class Dataflow:
         ``checked=True``, an epoch that deletes a row that is not there is refused. To check that, the input keeps a
         copy of its rows.
         """
-        columns = as_schema(schema, f"declare input {name!r}")
+        columns = as_schema(schema, f"declare input {show(name)}")
         if not columns.names:
             raise PlanError(
                 "plan.input",
-                f"cannot declare input {name!r} without columns: its rows could not be told apart, nor counted",
+                f"cannot declare input {show(name)} without columns: its rows could not be told apart, nor counted",
                 hint='declare at least one column: {"id": pl.Int64}',
             )
         check_flag(checked, "checked")
@@ -117,10 +117,10 @@ class Dataflow:
         if checked:
             raise PlanError(
                 "plan.input",
-                f"cannot check input {name!r}, which has a key: deleting a key that is not there changes nothing",
+                f"cannot check input {show(name)}, which has a key: deleting a key that is not there changes nothing",
                 hint="leave out checked=True, or the key",
             )
-        key_columns = checked_columns(key, columns.names, f"key input {name!r}")
+        key_columns = checked_columns(key, columns.names, f"key input {show(name)}")
         columns = pa.schema(
             [
                 field.with_nullable(field.nullable and field.name not in key_columns)
@@ -131,7 +131,7 @@ class Dataflow:
             if column in columns.names:
                 raise PlanError(
                     "plan.name",
-                    f"cannot key input {name!r}: a column is called {column!r}, which is ours in keyed inputs",
+                    f"cannot key input {show(name)}: a column is called {show(column)}, which is ours in keyed inputs",
                     hint="rename the column",
                     column=column,
                 )
@@ -299,8 +299,8 @@ class Dataflow:
         if type(name) is not str or name not in declared:
             raise PlanError(
                 "plan.name_unknown",
-                f"cannot tell the columns of {name!r}: the inputs, outputs and states are: "
-                f"{', '.join(declared) or 'none'}",
+                f"cannot tell the columns of {show(name)}: the inputs, outputs and states are: "
+                f"{listed(declared) or 'none'}",
                 hint="check the spelling, or declare it: flow.input(...), flow.output(...), flow.state(...)",
                 name=name,
             )

@@ -24,17 +24,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from riverrun.plan.operator import Role
 from riverrun.plan.plan import Node, Port
 
 
 def step_of(nodes: Sequence[Node], port: Port, *, through_loops: bool = False) -> Node:
     """The node whose name rows have.
 
-    Nodes that hand on the rows of an input (checks, upserts, wider types) are skipped for the input itself; with
-    `through_loops`, so are nodes that only lead rows into a loop or out of one.
+    Nodes that hand on the rows of an input (checks, upserts, wider types) are skipped for the input itself, as are
+    functions that only look at rows, unless the user gave such a node a name; with `through_loops`, so are nodes that
+    only lead rows into a loop or out of one.
     """
     node = nodes[port.node]
-    while node.operator.known_by_input or (through_loops and node.operator.steps_out):
+    while (
+        node.operator.known_by_input and not (node.named and node.operator.role is Role.INSPECT)
+    ) or (through_loops and node.operator.steps_out):
         node = nodes[node.inputs[0].node]
     return node
 

@@ -398,7 +398,9 @@ class FirstRows(GroupPart):
         selection = view.first(keys, time, self.k)
         queries, counts = queries_of(selection), selection.counts
         if self.k > 1 and len(queries):
-            # A row that is there three times is three of the k.
+            # A row that is there three times is three of the k; one that is there more than k times is k of them, so
+            # that sums of counts stay small.
+            counts = np.minimum(counts, self.k)
             before = np.cumsum(counts) - counts
             starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]])
             lengths = np.diff(np.r_[starts, len(queries)])

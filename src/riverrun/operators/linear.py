@@ -285,6 +285,7 @@ class Inspect(Linear):
     """Whether the function is given times and diffs too."""
     kind: ClassVar[str] = "inspect"
     role = Role.INSPECT
+    known_by_input: ClassVar[bool] = True
     same_rows: ClassVar[bool] = True
 
     def apply(self, changes: Changes) -> Changes:

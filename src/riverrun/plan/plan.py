@@ -45,6 +45,7 @@ from riverrun.plan.identity import ProgramCode, walking
 from riverrun.plan.operator import Operator, Role
 from riverrun.progress import Topology, TopologyBuilder
 from riverrun.progress.topology import NodePorts
+from riverrun.rows.values import show
 from riverrun.state.types import type_text
 
 OperatorKind = TypeVar("OperatorKind", bound=Operator)
@@ -596,7 +597,7 @@ def check_name(name: object) -> None:
             return
     raise PlanError(
         "plan.name",
-        f"cannot name a node {name!r}: a name is 1 to 100 letters, digits, '-', '_', '.', spaces or parentheses",
+        f"cannot name a node {show(name)}: a name is 1 to 100 letters, digits, '-', '_', '.', spaces or parentheses",
         hint="for instance 'edges' or 'by-user'",
         name=name,
     )

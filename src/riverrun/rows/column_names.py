@@ -29,7 +29,7 @@ from typing import Any, Literal
 import polars as pl
 
 from riverrun.errors import PlanError, RiverrunError, SchemaError
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 
 Room = Literal["plan", "schema"]
 """The class and codes of a refusal: "plan" while a program is built, "schema" where rows are read."""
@@ -80,7 +80,7 @@ def checked_columns(
         if name in seen:
             raise kind(
                 f"{room}.column_twice",
-                f"cannot {attempt}: column {name!r} is given twice",
+                f"cannot {attempt}: column {show(name)} is given twice",
                 hint="name each column once",
                 column=name,
             )
@@ -153,13 +153,13 @@ def unknown_column(
 ) -> RiverrunError:
     """The refusal of a column that does not exist; `user` is the expression that uses the column, if one does."""
     close = get_close_matches(column, columns, n=3, cutoff=0.6)
-    said = f"column {column!r} does not exist"
+    said = f"column {show(column)} does not exist"
     if user is not None:
-        said = f"{user} uses column {column!r}, which does not exist"
+        said = f"{user} uses column {show(column)}, which does not exist"
     return _KINDS[room](
         f"{room}.column_unknown",
         f"cannot {attempt}: {said}{_there_are(columns)}",
-        hint=f"did you mean {' or '.join(map(repr, close))}?"
+        hint=f"did you mean {' or '.join(map(show, close))}?"
         if close
         else hint or "name one of the columns",
         column=column,
@@ -213,6 +213,4 @@ def _one_hint(listed: Any) -> str:
 def _there_are(columns: Sequence[str] | None) -> str:
     if columns is None:
         return ""
-    shown = list(columns[:40])
-    more = f", and {len(columns) - len(shown):,} more" if len(columns) > len(shown) else ""
-    return f"; there are: {', '.join(shown) or 'none'}{more}"
+    return f"; there are: {listed(columns) or 'none'}"

@@ -51,7 +51,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError
 from riverrun.rows.schemas import as_schema
-from riverrun.rows.values import CellConverter, fields_of, is_optional, show
+from riverrun.rows.values import CellConverter, fields_of, is_optional, listed, show
 from riverrun.state.schema import Schema, conform_column
 from riverrun.state.types import fits, has_enums, spelled, type_text
 
@@ -138,7 +138,7 @@ class _Declared:
         raise SchemaError(
             "schema.not_rows",
             f"cannot {attempt}: {where} {show(refused)}, a {type(refused).__name__}; the columns are: "
-            f"{', '.join(self.names)}",
+            f"{listed(self.names)}",
             hint="give a frame, a dict of columns, a list of rows (dicts, tuples, dataclasses), or one row",
             given=type(refused).__name__,
         )
@@ -201,7 +201,7 @@ class _Declared:
             return lists.pop()
         raise SchemaError(
             "schema.ambiguous",
-            f"cannot {attempt}: all columns are lists ({', '.join(self.names)}), so a dict of lists could be "
+            f"cannot {attempt}: all columns are lists ({listed(self.names)}), so a dict of lists could be "
             "one row or a dict of columns",
             hint="give one row in a list, [{...}]; give columns as a frame, or as Polars or Arrow columns of lists",
         )
@@ -220,13 +220,13 @@ class _Declared:
 
     def _check_names(self, names: Sequence[Any], attempt: str, row: int | None = None) -> None:
         where = "the rows have" if row is None else f"row {row} has"
-        have = ", ".join(map(str, names)) or "no columns"
+        have = listed(names) or "no columns"
         for name in self.names:
             if name not in names:
                 raise SchemaError(
                     "schema.column_missing",
-                    f"cannot {attempt}: column {name!r} is missing; {where}: {have}",
-                    hint=f"give every column: {', '.join(self.names)}",
+                    f"cannot {attempt}: column {show(name)} is missing; {where}: {have}",
+                    hint=f"give every column: {listed(self.names)}",
                     column=name,
                     row=row,
                 )
@@ -234,8 +234,8 @@ class _Declared:
             if name not in self.names or names.index(name) != at:
                 raise SchemaError(
                     "schema.column_unknown",
-                    f"cannot {attempt}: column {name!r} is not declared, or stands twice; {where}: {have}",
-                    hint=f"give the declared columns: {', '.join(self.names)}",
+                    f"cannot {attempt}: column {show(name)} is not declared, or stands twice; {where}: {have}",
+                    hint=f"give the declared columns: {listed(self.names)}",
                     column=name,
                     row=row,
                 )
@@ -285,7 +285,7 @@ class _Declared:
                 raise SchemaError(
                     "schema.ragged",
                     f"cannot {attempt}: row {at} has {len(row)} values, and there are {width} columns: "
-                    f"{', '.join(self.names)}",
+                    f"{listed(self.names)}",
                     hint="give every row a value for each column, None where there is none",
                     row=at,
                     values=len(row),
@@ -370,7 +370,7 @@ def _check_spelled(kind: pa.DataType, field: pa.Field, attempt: str) -> None:
     if not fits(kind, spelled(field.type)):
         raise SchemaError(
             "schema.type_mismatch",
-            f"cannot {attempt}: column {field.name!r} is {kind}, declared as {type_text(field.type)}, whose values "
+            f"cannot {attempt}: column {show(field.name)} is {kind}, declared as {type_text(field.type)}, whose values "
             "are text",
             hint="give the values of an enum as text, or as a Polars column of the enum",
             column=field.name,

@@ -64,7 +64,7 @@ from riverrun.rows.types import (
     is_zone,
     unknown_zone,
 )
-from riverrun.rows.values import as_optional, declared_names
+from riverrun.rows.values import as_optional, declared_names, show
 from riverrun.state.schema import Schema
 from riverrun.state.types import EnumType, declared_type, has_enums
 
@@ -87,7 +87,7 @@ def as_schema(declaration: Any, attempt: str) -> pa.Schema:
         if field.name in seen:
             raise SchemaError(
                 "schema.column_twice",
-                f"cannot {attempt}: column {field.name!r} is declared twice: a name is one column",
+                f"cannot {attempt}: column {show(field.name)} is declared twice: a name is one column",
                 hint="rename one of the two",
                 column=field.name,
             )
@@ -157,8 +157,8 @@ class _DeclarationReader:
         elif pa.types.is_dictionary(kind) and kind.ordered:
             raise SchemaError(
                 "schema.type_unsupported",
-                f"cannot {self.attempt}: column {name!r} is declared as {kind}: its values have an order, and the type "
-                "does not say which",
+                f"cannot {self.attempt}: column {show(name)} is declared as {kind}: its values have an order, and the "
+                "type does not say which",
                 hint='pl.Enum(["low", "mid", "high"]) says the values and their order; without ordered=True they are '
                 "in the order of their text",
                 column=name,
@@ -169,7 +169,7 @@ class _DeclarationReader:
         if not isinstance(name, str):
             raise SchemaError(
                 "schema.malformed",
-                f"cannot {self.attempt}: a column is named {name!r}, and names are strings",
+                f"cannot {self.attempt}: a column is named {show(name)}, and names are strings",
                 hint="name every column with a string",
                 given=repr(name),
             )
@@ -289,8 +289,8 @@ class _DeclarationReader:
         if declared == pl.Unknown:
             raise SchemaError(
                 "schema.type_unsupported",
-                f"cannot {self.attempt}: column {name!r} is declared as Unknown, which Polars says of columns whose "
-                "type is yet to be found out",
+                f"cannot {self.attempt}: column {show(name)} is declared as Unknown, which Polars says of columns "
+                "whose type is yet to be found out",
                 hint="say the type: pl.Int64, for instance; pl.Null is that of a column of nulls",
                 column=name,
                 declared="Unknown",
@@ -299,7 +299,7 @@ class _DeclarationReader:
         if entry is not None and entry.family in ("enum", "list", "struct"):
             raise SchemaError(
                 "schema.type_unsupported",
-                f"cannot {self.attempt}: column {name!r} is declared as {declared}, which does not say of what",
+                f"cannot {self.attempt}: column {show(name)} is declared as {declared}, which does not say of what",
                 hint=f"for instance {entry.polars}",
                 column=name,
                 declared=str(declared),
@@ -343,7 +343,7 @@ class _DeclarationReader:
         if rule is not None:
             raise SchemaError(
                 "schema.type_unsupported",
-                f"cannot {self.attempt}: column {name!r} is declared as {shown}: {rule}",
+                f"cannot {self.attempt}: column {show(name)} is declared as {shown}: {rule}",
                 hint=rule.hint,
                 column=name,
                 declared=shown,
@@ -353,7 +353,7 @@ class _DeclarationReader:
         nearest = f"did you mean {close[0]!r}? " if close and close[0] != "decimal" else ""
         raise SchemaError(
             "schema.type_unsupported",
-            f"cannot {self.attempt}: column {name!r} is declared as {shown}, which is no type of columns",
+            f"cannot {self.attempt}: column {show(name)} is declared as {shown}, which is no type of columns",
             hint=hint
             or f'{nearest}give an Arrow type (pyarrow.int64()), a Polars type (pl.Int64), a name ("long") or a Python '
             "type (int, float, str, bool, bytes, datetime.*, list[...]); a decimal needs its digits: "

@@ -37,12 +37,12 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from riverrun.errors import SchemaError
+from riverrun.errors import SchemaError, listed, show
 from riverrun.rows.types import FAMILIES, Family, family
 from riverrun.state.schema import Schema, wrong_length
 from riverrun.state.types import EnumType, NoCategory, encode, has_enums, spelled, type_text
 
-__all__ = ["CellConverter", "fields_of", "show"]
+__all__ = ["CellConverter", "fields_of", "listed", "show"]
 
 _FAILURES = (pa.ArrowException, ArithmeticError, UnicodeError, TypeError, ValueError)
 _NONE = type(None)
@@ -154,7 +154,7 @@ class CellConverter:
             expected = "one of them, or declare the enum with this category too"
         raise SchemaError(
             "schema.null" if missing else "schema.value",
-            f"cannot {attempt}: row {row} has {show(value)} in column {self.field.name!r}, "
+            f"cannot {attempt}: row {row} has {show(value)} in column {show(self.field.name)}, "
             f"declared as {type_text(self.field.type)}: {reason}",
             hint="give a value, or declare the column nullable" if missing else f"give {expected}",
             row=row,
@@ -248,12 +248,6 @@ def declared_names(kind: type) -> list[str] | None:
         return list(models)
     listed = getattr(kind, "__attrs_attrs__", None)
     return None if listed is None else [each.name for each in listed]
-
-
-def show(value: Any) -> str:
-    """A value as an error shows it: its repr, cut when that is long."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
 def _plain(kind: pa.DataType) -> frozenset[type]:
@@ -411,10 +405,10 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
     names = [field.name for field in kind]
     for name in names:
         if name not in named:
-            raise _Misfit(f"its field {name!r} is missing")
+            raise _Misfit(f"its field {show(name)} is missing")
     for name in named:
         if name not in names:
-            raise _Misfit(f"its field {name!r} is not declared")
+            raise _Misfit(f"its field {show(name)} is not declared")
     return {field.name: _cell(named[field.name], field.type) for field in kind}
 
 

@@ -64,7 +64,7 @@ from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
 from riverrun.rows.convert import is_spark_frame
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.run.inputs import Inlet
 from riverrun.run.options import (
     RunOptions,
@@ -190,6 +190,8 @@ class Run:
         self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
         self._readable = plan.readable
         self._followers = Followers()
+        self._kept = set[str]()
+        """The places of files or tables that sinks of this run were begun for, as they are shown."""
         recovery = options.recovery
         durability: dict[str, Any] = {"policy": recovery.policy, "application": plan.name}
         if options.checkpoint is not None:
@@ -627,15 +629,28 @@ class Run:
         self._check_open(f"follow {output!r}")
         if isinstance(place, Kept):
             self._check_alone(output, place)
+            self._kept.add(place.shown)
         self._cluster.hold_epochs()
         with self._cluster.still():
             return self._attach(output, place, start)
 
     def _check_alone(self, output: str, place: Kept) -> None:
-        """Refuse a place that a sink of this run writes to already."""
+        """Refuse a place that a sink of this run writes to already, or that is inside such a place or around it."""
+        mine = _place(place.shown)
         for other in self._followers.status(self.completed):
             written = other["name"].removeprefix(f"{other['output']} to ")
-            if other["error"] is None and _place(written) == _place(place.shown):
+            if other["error"] is not None:
+                continue
+            theirs = _place(written)
+            if written in self._kept and theirs != mine and _are_nested(theirs, mine):
+                raise PlanError(
+                    "sink.nested",
+                    f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} to "
+                    f"{written}, and one of these directories is inside the other, so who reads the outer one would "
+                    "take the files of both for its own",
+                    hint='give each sink a directory beside the others: "results/first", "results/second"',
+                )
+            if theirs == mine:
                 raise PlanError(
                     "sink.taken",
                     f"cannot write {output!r} to {place.shown}: a sink of this run writes {other['output']!r} there",
@@ -679,7 +694,7 @@ class Run:
         if probe not in probes:
             raise PlanError(
                 "plan.probe_unknown",
-                f"cannot ask the probe {probe!r}: there are: {', '.join(probes) or 'none'}",
+                f"cannot ask the probe {probe!r}: there are: {listed(probes) or 'none'}",
                 hint="put one into the plan: collection.probe(name)",
                 probe=probe,
             )
@@ -873,13 +888,13 @@ class Run:
         return f"<Run of {self.plan.name!r}: {state}>"
 
     def _inlet(self, name: Any, what: str) -> Inlet:
-        attempt = f"{what} {name!r}"
+        attempt = f"{what} {show(name)}"
         self._mark.check(attempt, self._owner)
         self._check_open(attempt)
         if not isinstance(name, str) or name not in self._inlets:
             raise PlanError(
                 "plan.input_unknown",
-                f"cannot {what} {name!r}: the inputs are: {', '.join(self._inlets) or 'none'}",
+                f"cannot {what} {show(name)}: the inputs are: {listed(self._inlets) or 'none'}",
                 hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
                 "the next run",
                 input=name,
@@ -888,7 +903,7 @@ class Run:
 
     def _named(self, name: Any, what: str) -> Node:
         """The node whose rows are called `name`: an output, or a shared state."""
-        self._mark.check(f"{what} {name!r}", self._owner)
+        self._mark.check(f"{what} {show(name)}", self._owner)
         if isinstance(name, str) and name in self._readable:
             return self._readable[name]
         hint = "check the spelling, or declare it: flow.output(name, collection). What is declared after flow.run() "
@@ -898,10 +913,10 @@ class Run:
         elif isinstance(name, str) and name in self._states_in_loops:
             hint = "it is a state in a loop: declare an output of what leaves the loop, flow.output(name, "
             hint += "loop.leave(state.entries()))"
-        states = f"; the states are: {', '.join(self.plan.states)}" if self.plan.states else ""
+        states = f"; the states are: {listed(self.plan.states)}" if self.plan.states else ""
         raise PlanError(
             "plan.output_unknown",
-            f"cannot {what} {name!r}: the outputs are: {', '.join(self.plan.outputs) or 'none'}{states}",
+            f"cannot {what} {show(name)}: the outputs are: {listed(self.plan.outputs) or 'none'}{states}",
             hint=hint,
             output=name,
         )
@@ -972,6 +987,12 @@ def _count(rows: int) -> str:
 
 def _place(shown: str) -> str:
     return shown if "://" in shown else str(Path(shown).resolve())
+
+
+def _are_nested(one: str, other: str) -> bool:
+    """Whether one of two places is inside the other."""
+    one, other = (f"{each.rstrip('/')}/" for each in (one, other))
+    return one.startswith(other) or other.startswith(one)
 
 
 def _owned(rows: Any, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -47,6 +47,7 @@ from riverrun.state.block import (
 from riverrun.state.buffers import empty
 from riverrun.state.changes import Changes
 from riverrun.state.columns import Ints, column_table, node_table
+from riverrun.state.counted import counted
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
 from riverrun.state.times import codes_in, reaches, top
@@ -252,12 +253,16 @@ def sort_into_blocks(
     chosen, count = NO_ROWS, rows
     if not sorting.mostly_distinct(hashes, words, codes):
         sums = empty(rows, np.int64)
-        chosen = sorting.add_up_equal(hashes, words, *columns, codes, diffs, diff, sums)
+        with counted:
+            chosen = sorting.add_up_equal(hashes, words, *columns, codes, diffs, diff, sums)
         diffs, count = sums, len(chosen)
     scratch = empty(4 * count, np.uint64)
     keys, words, names = sorting.sort_rows(hashes, chosen, words, *columns, codes, scratch)
     out_codes, out_diffs = empty(count, np.int32), empty(count, np.int64)
-    rows_left = sorting.consolidate(keys, words, names, *columns, diffs, diff, out_codes, out_diffs)
+    with counted:
+        rows_left = sorting.consolidate(
+            keys, words, names, *columns, diffs, diff, out_codes, out_diffs
+        )
     names, words = names[:rows_left], words[:rows_left]
     if words_decide and first == 1 < end and sorting.plain_words(address, first, words):
         # The words are the cells of the only value column, and lie in order already.

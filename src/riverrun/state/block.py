@@ -38,6 +38,7 @@ from riverrun.state.columns import (
     node_table,
     slab_columns,
 )
+from riverrun.state.counted import counted
 from riverrun.state.kernels import differing, gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.times import Codes, Times, addressed_table, codes_in, time_table
@@ -291,10 +292,11 @@ def pack_rows(
     if template is None or rows > PACKED_ROWS or rows > BLOCK_ROWS:
         return None
     nodes = flat_table(template, arrays)
-    slab, used, rows_left = packing.pack_rows(
-        nodes, schema.key_end, rows, schema.hash_word, codes, len(times), diffs, diff,
-        schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
-    )  # fmt: skip
+    with counted:
+        slab, used, rows_left = packing.pack_rows(
+            nodes, schema.key_end, rows, schema.hash_word, codes, len(times), diffs, diff,
+            schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+        )  # fmt: skip
     return _packed(schema, slab, used, rows_left, times, codes)
 
 
@@ -313,10 +315,11 @@ def pack_blocks(
         maps = np.zeros(max(map(len, tables)), np.int32)
         bases = np.zeros(len(blocks), np.int64)
     descriptors = np.concatenate([block.descriptor for block in blocks])
-    slab, used, rows_left = packing.pack_blocks(
-        descriptors.reshape(len(blocks), layout.BLOCK_FIELDS), maps, bases, len(times), rows,
-        schema.starts[-1], schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
-    )  # fmt: skip
+    with counted:
+        slab, used, rows_left = packing.pack_blocks(
+            descriptors.reshape(len(blocks), layout.BLOCK_FIELDS), maps, bases, len(times), rows,
+            schema.starts[-1], schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+        )  # fmt: skip
     return _packed(schema, slab, used, rows_left, times, used if many else NO_CODES)
 
 
@@ -327,10 +330,11 @@ def pack_merged(
     if schema.flat is None or len(a) + len(b) > min(PACKED_ROWS, BLOCK_ROWS):
         return None
     maps = [codes_in(table, times) for table in tables]
-    slab, used, rows_left = packing.pack_merged(
-        a.descriptor, maps[0], b.descriptor, maps[1], len(times), schema.starts[-1],
-        schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
-    )  # fmt: skip
+    with counted:
+        slab, used, rows_left = packing.pack_merged(
+            a.descriptor, maps[0], b.descriptor, maps[1], len(times), schema.starts[-1],
+            schema.invertible, min(PACKED_BYTES, BLOCK_BYTES),
+        )  # fmt: skip
     return _packed(schema, slab, used, rows_left, times, used if len(times) > 1 else NO_CODES)
 
 

@@ -35,7 +35,9 @@ import pyarrow as pa
 from riverrun.progress import Timestamp
 from riverrun.state.block import NO_CODES, NO_DIFFS
 from riverrun.state.columns import Ints, column_table, take_columns
+from riverrun.state.counted import counted, too_often
 from riverrun.state.kernels import sorting, values
+from riverrun.state.kernels.adding import LEAST
 from riverrun.state.shards import Shards
 from riverrun.state.times import Codes, Times, codes_in, union
 
@@ -96,7 +98,10 @@ class Changes:
         return Changes(tuple(columns), self.rows, self.times, self.codes, self.diff, self.diffs)
 
     def negate(self) -> Changes:
-        """The changes that cancel these."""
+        """The changes that cancel these. A diff of -2**63, which no sum gives, has no opposite and is refused."""
+        least = self.diff if self.diffs is None else self.diffs.min(initial=0)
+        if least == LEAST:
+            raise too_often()
         diffs = None if self.diffs is None else -self.diffs
         return Changes(self.columns, self.rows, self.times, self.codes, -self.diff, diffs)
 
@@ -185,10 +190,11 @@ class Changes:
     def consolidate(self) -> Changes:
         """Changes with equal columns and times added up, without zeros, sorted by columns and times."""
         table = column_table(self.columns)
-        rows, codes, diffs, alike = sorting.sort_plainly(
-            table, self.rows, NO_CODES if self.codes is None else self.codes,
-            NO_DIFFS if self.diffs is None else self.diffs, self.diff,
-        )  # fmt: skip
+        with counted:
+            rows, codes, diffs, alike = sorting.sort_plainly(
+                table, self.rows, NO_CODES if self.codes is None else self.codes,
+                NO_DIFFS if self.diffs is None else self.diffs, self.diff,
+            )  # fmt: skip
         count = len(rows)
         columns = take_columns(self.columns, rows, exact=False) if self.columns else ()
         diff = int(diffs[0]) if count else self.diff

@@ -27,6 +27,7 @@ from riverrun.state.batch import Batch, sort_into_blocks
 from riverrun.state.block import CHUNK_ROWS, NO_CODES, Block, BlockWriter, pack_blocks, pack_merged
 from riverrun.state.buffers import empty
 from riverrun.state.columns import ColumnWriter
+from riverrun.state.counted import counted
 from riverrun.state.kernels import gathering, layout, merging
 from riverrun.state.times import Codes, Times, advance, codes_in, union
 
@@ -98,12 +99,13 @@ class Merger:
     def _merge(self, fuel: int) -> tuple[int, int, int]:
         """Name the next rows of the result. Returns how far both sides have been read, and how many rows were named."""
         left, right = self._left, self._right
-        return merging.merge_step(
-            left.descriptor, left.row, left.is_last, self._map(left.block),
-            right.descriptor, right.row, right.is_last, self._map(right.block),
-            self._first, self._nodes, fuel, self._group,
-            self._rows, self._hashes, self._codes, self._diffs,
-        )  # fmt: skip
+        with counted:
+            return merging.merge_step(
+                left.descriptor, left.row, left.is_last, self._map(left.block),
+                right.descriptor, right.row, right.is_last, self._map(right.block),
+                self._first, self._nodes, fuel, self._group,
+                self._rows, self._hashes, self._codes, self._diffs,
+            )  # fmt: skip
 
     def _merge_words(self, fuel: int) -> tuple[int, int, int]:
         """`_merge` for rows that are a hash and one word, which are written to their place at once. Reads nothing of

@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.cached import cached_property
-from riverrun.errors import SchemaError
+from riverrun.errors import SchemaError, listed, show
 from riverrun.state.columns import Ints, flat_template, node_count
 from riverrun.state.types import (
     EnumType,
@@ -124,7 +124,7 @@ class Schema:
                 raise SchemaError(
                     "schema.order_unknown",
                     f"cannot order rows by {order.column!r}: it is not a value column; "
-                    f"the value columns are: {', '.join(self.value.names) or 'none'}",
+                    f"the value columns are: {listed(self.value.names) or 'none'}",
                     hint="order by a value column",
                     column=order.column,
                 )
@@ -218,20 +218,20 @@ class Schema:
         self, names: list[str], attempt: str, expected: list[str] | None = None
     ) -> None:
         expected = expected or [*self.key.names, *self.value.names]
-        have = ", ".join(names) or "no columns"
+        have = listed(names) or "no columns"
         for name in expected:
             if name not in names:
                 raise SchemaError(
                     "schema.column_missing",
-                    f"cannot {attempt}: column {name!r} is missing; the rows have: {have}",
-                    hint=f"give every column: {', '.join(expected)}",
+                    f"cannot {attempt}: column {show(name)} is missing; the rows have: {have}",
+                    hint=f"give every column: {listed(expected)}",
                     column=name,
                 )
         extra = next((n for n in names if n not in expected or names.count(n) > 1), None)
         raise SchemaError(
             "schema.column_unknown",
-            f"cannot {attempt}: column {extra!r} is not declared, or stands twice; the rows have: {have}",
-            hint=f"select the declared columns: {', '.join([*self.key.names, *self.value.names])}",
+            f"cannot {attempt}: column {show(extra)} is not declared, or stands twice; the rows have: {have}",
+            hint=f"select the declared columns: {listed([*self.key.names, *self.value.names])}",
             column=extra,
         )
 
@@ -288,7 +288,7 @@ def conform_column(
         if not fits(column.type, text):
             raise SchemaError(
                 "schema.type_mismatch",
-                f"cannot {attempt}: column {field.name!r} is {column.type}, declared as {type_text(field.type)}, "
+                f"cannot {attempt}: column {show(field.name)} is {column.type}, declared as {type_text(field.type)}, "
                 "and not every such value fits",
                 hint=f"cast it first, to {type_text(field.type)}, and decide what becomes of values that do not fit",
                 column=field.name,
@@ -300,8 +300,8 @@ def conform_column(
         except NoCategory as error:
             raise SchemaError(
                 "schema.value",
-                f"cannot {attempt}: column {field.name!r} has {error.value!r}, declared as {type_text(field.type)}: "
-                f"{error}",
+                f"cannot {attempt}: column {show(field.name)} has {error.value!r}, declared as "
+                f"{type_text(field.type)}: {error}",
                 hint="give values of the enum, or declare it with this category too",
                 column=field.name,
                 value=error.value,
@@ -310,7 +310,7 @@ def conform_column(
         except pa.ArrowException as error:
             raise SchemaError(
                 "schema.cast",
-                f"cannot {attempt}: column {field.name!r} is {column.type} and could not be made "
+                f"cannot {attempt}: column {show(field.name)} is {column.type} and could not be made "
                 f"{field.type}: {error}",
                 hint="cast it first, to the declared type",
                 column=field.name,
@@ -322,7 +322,7 @@ def conform_column(
     if wrong is not None:
         raise SchemaError(
             "schema.value",
-            f"cannot {attempt}: column {field.name!r} has {wrong}, declared as {type_text(field.type)}",
+            f"cannot {attempt}: column {show(field.name)} has {wrong}, declared as {type_text(field.type)}",
             hint="give lists of the declared length, or declare lists of any length: pl.List",
             column=field.name,
             declared=type_text(field.type),
@@ -330,7 +330,7 @@ def conform_column(
     if not field.nullable and column.null_count:
         raise SchemaError(
             "schema.null",
-            f"cannot {attempt}: column {field.name!r} has {column.null_count} nulls and is declared without",
+            f"cannot {attempt}: column {show(field.name)} has {column.null_count} nulls and is declared without",
             hint="drop or fill the nulls, or declare the column nullable",
             column=field.name,
         )
@@ -426,7 +426,7 @@ def _declare(column: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
         if len(encoded.dictionary) > 1 << (kind.index_type.bit_width - signed):
             raise SchemaError(
                 "schema.dictionary_full",
-                f"cannot give column {name!r} as {kind}: it has {len(encoded.dictionary)} different values",
+                f"cannot give column {show(name)} as {kind}: it has {len(encoded.dictionary)} different values",
                 hint="declare it with wider codes, or as its values",
                 column=name,
                 values=len(encoded.dictionary),

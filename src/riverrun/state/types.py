@@ -33,7 +33,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from riverrun.errors import SchemaError
+from riverrun.errors import SchemaError, show
 from riverrun.state.kernels.layout import MAX_DEPTH
 
 _T = pa.types
@@ -149,14 +149,14 @@ def canonical(kind: Any, name: str = "", depth: int = 0) -> pa.DataType:
     if not isinstance(kind, pa.DataType):
         raise SchemaError(
             "schema.type_unknown",
-            f"cannot declare column {name!r} as {kind!r}: that is not an Arrow type",
+            f"cannot declare column {show(name)} as {kind!r}: that is not an Arrow type",
             hint="give an Arrow type, for instance pyarrow.int64()",
             column=name,
         )
     if depth >= MAX_DEPTH and _T.is_nested(kind):
         raise SchemaError(
             "schema.too_deep",
-            f"cannot declare column {name!r}: its lists and structs are nested more than {MAX_DEPTH} deep",
+            f"cannot declare column {show(name)}: its lists and structs are nested more than {MAX_DEPTH} deep",
             hint="flatten it, or keep the inner part as binary",
             column=name,
         )
@@ -184,7 +184,7 @@ def canonical(kind: Any, name: str = "", depth: int = 0) -> pa.DataType:
         return kind
     raise SchemaError(
         "schema.type_unsupported",
-        f"cannot declare column {name!r} as {kind}: states hold integers, floats, booleans, strings, binary, "
+        f"cannot declare column {show(name)} as {kind}: states hold integers, floats, booleans, strings, binary, "
         "enums, dates, times, timestamps, durations, decimals, lists, structs and nulls",
         hint="turn it into one of these, for instance a map into a list of structs",
         column=name,

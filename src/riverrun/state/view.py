@@ -51,6 +51,7 @@ from riverrun.state.columns import (
     node_table,
     word_table,
 )
+from riverrun.state.counted import counted
 from riverrun.state.kernels import (
     bounding,
     layout,
@@ -220,9 +221,16 @@ class View:
         """The row of each key as of the greatest time, in a state in which a key never has more than one row."""
         nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
-        written, count = presence.find_present(
-            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, schema.starts[-1]
-        )
+        with counted:
+            written, count = presence.find_present(
+                parts.descriptors,
+                parts.runs,
+                nodes,
+                rows,
+                schema.hash_word,
+                exact,
+                schema.starts[-1],
+            )
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def first(
@@ -277,10 +285,11 @@ class View:
         nodes, rows, exact, _alive = self._asked(keys)
         until, _held = self._bound(at, rows)
         names, schema, parts = np.empty(rows, np.int64), self.schema, self._parts
-        count = bounding.find_last(
-            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
-            schema.starts[-1], until, closed, schema.starts[len(schema.key)], names,
-        )  # fmt: skip
+        with counted:
+            count = bounding.find_last(
+                parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
+                schema.starts[-1], until, closed, schema.starts[len(schema.key)], names,
+            )  # fmt: skip
         return names, count
 
     def _bounded(
@@ -297,11 +306,12 @@ class View:
         low, _low = self._bound(since, rows)
         high, _high = self._bound(until, rows)
         schema, parts = self.schema, self._parts
-        written, count = bounding.find_between(
-            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
-            schema.starts[-1], low, closed[0], high, closed[1], schema.starts[len(schema.key)],
-            backward, limit,
-        )  # fmt: skip
+        with counted:
+            written, count = bounding.find_between(
+                parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact, self._check_time(as_of),
+                schema.starts[-1], low, closed[0], high, closed[1], schema.starts[len(schema.key)],
+                backward, limit,
+            )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def changes(self, keys: Asked) -> Selection:
@@ -341,16 +351,17 @@ class View:
         scanning.seek(self.descriptors, self.runs, np.uint64(start), positions)
         while True:
             names, counts = np.empty(rows, np.int64), np.empty(rows, np.int64)
-            count = scanning.scan(
-                self.descriptors,
-                self.runs,
-                visible,
-                flags,
-                self.schema.starts[-1],
-                positions,
-                names,
-                counts,
-            )
+            with counted:
+                count = scanning.scan(
+                    self.descriptors,
+                    self.runs,
+                    visible,
+                    flags,
+                    self.schema.starts[-1],
+                    positions,
+                    names,
+                    counts,
+                )
             if count < 0:  # one hash has more rows than the piece: make room for it
                 rows = -count
             elif count == 0:
@@ -492,11 +503,12 @@ class View:
         nodes, rows, exact, _alive = self._asked(keys)
         parts, schema = self._parts, self.schema
         end = schema.starts[-1]
-        written, count = searching.look_up(
-            parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact,
-            self._check_time(as_of), end, backward, limit, limit != _ALL,
-            skip_null and schema.key_end < end,
-        )  # fmt: skip
+        with counted:
+            written, count = searching.look_up(
+                parts.descriptors, parts.runs, nodes, rows, schema.hash_word, exact,
+                self._check_time(as_of), end, backward, limit, limit != _ALL,
+                skip_null and schema.key_end < end,
+            )  # fmt: skip
         return Selection(self, written[1, :count], written[0, :count], written[2, :count])
 
     def _check_k(self, k: int) -> int:

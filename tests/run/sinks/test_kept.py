@@ -505,6 +505,23 @@ def test_a_delta_log_that_contradicts_itself_is_refused(tmp_path):
     assert opened(DeltaTable, tmp_path / "table").epoch == 1
 
 
+def test_a_sink_inside_of_the_place_of_another_one_is_refused(tmp_path):
+    """A reader of the outer folder, such as ``pl.read_parquet(folder)``, may read the inner one too."""
+    with build(program, SCHEMAS).run() as run:
+        run.write_parquet("all", tmp_path / "out" / "a")
+        inside = tmp_path / "out" / "a" / "deep" / "sub"
+        for name in ("write_parquet", "write_delta"):
+            for place in (inside, tmp_path / "out", f"{tmp_path}/out/b/../a/x"):
+                with pytest.raises(rr.PlanError) as told:
+                    getattr(run, name)("all", place)
+                refused(told, "sink.nested")
+        beside = [run.write_parquet("all", tmp_path / "out" / each) for each in ("ab", "b")]
+        fed(run, 1)
+        for sink in beside:
+            sink.wait(timeout=SOON)
+    assert summed(read_parquet(tmp_path / "out" / "ab")) == {(1, 0.5): 1}
+
+
 def test_of_two_sinks_to_one_place_one_fails(tmp_path):
     for name in ("write_parquet", "write_delta"):
         with build(program, SCHEMAS).run() as run:

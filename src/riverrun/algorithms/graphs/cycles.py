@@ -36,7 +36,7 @@ from typing import Any
 import polars as pl
 
 import riverrun as rr
-from riverrun.algorithms.graphs.graph import _dtype, of_collections
+from riverrun.algorithms.graphs.graph import _dtype, check_columns, of_collections
 
 EDGE = ("src", "dst", "time")
 LENGTHS = [3, 4, 5]
@@ -52,7 +52,7 @@ def cycles(
     *,
     lengths: Iterable[int] | None = None,
     spans: Mapping[int, int | timedelta] | None = None,
-    end: str | None = None,
+    end: str | pl.Expr | None = None,
     late: int | timedelta = 0,
     name: str = "cycles",
 ) -> rr.Collection:
@@ -178,13 +178,24 @@ def _check_span(edges: rr.Collection, within: Any) -> None:
             )
 
 
-def _end(edges: rr.Collection, column: str) -> pl.Expr:
+def _end(edges: rr.Collection, end: Any) -> pl.Expr:
     """The end of each edge as a number; an edge without an end has the greatest number."""
-    if column not in edges.columns or _dtype(edges, column) != _dtype(edges, "time"):
+    is_column = isinstance(end, pl.Expr) and end.meta.is_column()
+    column = end.meta.output_name() if is_column else end
+    if not isinstance(column, str):
+        raise rr.PlanError(
+            "plan.end",
+            f"cannot let edges end at {str(end) if isinstance(end, pl.Expr) else end!r}: that is not the name of one "
+            "column",
+            hint='name the column whose times they are: end="end"; a time that is computed is made a column first, by '
+            "with_columns",
+        )
+    check_columns(edges, column)
+    if _dtype(edges, column) != _dtype(edges, "time"):
         there = ", ".join(f"{each}: {_dtype(edges, each)}" for each in edges.columns)
         raise rr.PlanError(
             "plan.end",
-            f"cannot let edges end at {column!r}: it is not a column of the type of 'time'; there are {there}",
+            f"cannot let edges end at {column!r}: that is not a column of the type of 'time'; there are {there}",
             hint="name such a column, end=...; a null in it is an edge that does not end",
         )
     return pl.col(column).cast(pl.Int64).fill_null(NEVER)
@@ -302,6 +313,12 @@ def _checked(lengths: Any) -> list[int]:
             else "give whole numbers from 3 on: lengths=(3, 4, 5)",
         )
     wanted = list(lengths)
+    if len(set(map(repr, wanted))) < len(wanted):
+        raise rr.PlanError(
+            "plan.lengths",
+            f"cannot look for cycles of lengths {wanted!r}: a length is given twice",
+            hint="give each length once: lengths=(3, 4, 5)",
+        )
     if not all(
         isinstance(each, int) and not isinstance(each, bool) and each >= 3 for each in wanted
     ):

@@ -51,7 +51,8 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
         bound = signature.bind(*arguments, **named)
         for name, columns in NODES.items():
             rows = values.get(name)
-            if isinstance(rows, rr.Collection) and set(columns) <= set(rows.columns):
+            if isinstance(rows, rr.Collection):
+                check_columns(rows, *columns)
                 check = NullNodes(function.__name__, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)
         token = _inside_algorithm.set(True)
@@ -122,5 +123,12 @@ def _reversed(edges: rr.Collection) -> rr.Collection:
     return edges.select(**{name: swapped.get(name, name) for name in edges.columns})
 
 
+def check_columns(rows: rr.Collection, *columns: str) -> None:
+    """Refuse rows that lack one of the columns, as `select` does; add nothing to the plan otherwise."""
+    if not set(columns) <= set(rows.columns):
+        rows.select(*columns)
+
+
 def _dtype(collection: rr.Collection, column: str) -> pl.DataType:
+    check_columns(collection, column)
     return collection.polars_schema[column]

@@ -25,6 +25,7 @@ from riverrun.frontends.collections.widening import widened
 from riverrun.operators.co_group import CoGroup, Side
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.schemas import as_schema
+from riverrun.rows.values import listed
 from riverrun.run.options import check_flag
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def _kept(
         raise PlanError(
             "plan.column_unknown",
             f"cannot {attempt}: neither side has all of {', '.join(kept)} besides its key; there are: "
-            f"{', '.join(left.columns)}; and {', '.join(right.columns)}",
+            f"{listed(left.columns)}; and {listed(right.columns)}",
             hint="a kept row is a row of one side: keep columns of one side, under the names that they have there",
             columns=list(kept),
         )

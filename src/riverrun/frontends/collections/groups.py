@@ -259,7 +259,7 @@ class Grouped:
             if name in self.key:
                 raise PlanError(
                     "plan.column_twice",
-                    f"cannot put an aggregate into {name!r}: that is a column of the key",
+                    f"cannot put an aggregate into {show(name)}: that is a column of the key",
                     hint="give it another name",
                     column=name,
                 )
@@ -271,8 +271,8 @@ def check_count_name(collection: Collection, name: Any) -> None:
     if name != "count" and name in collection.columns:
         raise PlanError(
             "plan.count",
-            f"cannot count the rows of {collection._name} into {name!r}: that is a column, and count(name) takes the "
-            "name of its result",
+            f"cannot count the rows of {collection._name} into {show(name)}: that is a column, and count(name) takes "
+            "the name of its result",
             hint=f'the rows where it is not null: agg(n=rr.count("{name}")); all rows: count(), or count("n")',
             column=name,
         )
@@ -321,7 +321,7 @@ def _is_no_amount(kind: pa.DataType) -> bool:
 def _aggregated_twice(name: str) -> PlanError:
     return PlanError(
         "plan.column_twice",
-        f"cannot aggregate into two columns called {name!r}",
+        f"cannot aggregate into two columns called {show(name)}",
         hint="name them apart: agg(low=rr.min('x'), high=rr.max('x'))",
         column=name,
     )
@@ -330,8 +330,8 @@ def _aggregated_twice(name: str) -> PlanError:
 def _no_aggregate(name: str | None, value: object) -> PlanError:
     return PlanError(
         "plan.aggregate",
-        f"cannot aggregate {'' if name is None else f'into {name!r} '}by {show(value)}: it is no aggregate of ours and "
-        "no Polars aggregation",
+        f"cannot aggregate {'' if name is None else f'into {show(name)} '}by {show(value)}: it is no aggregate of "
+        "ours and no Polars aggregation",
         hint=f"{_HINT}; a Python function of a group goes to group_by(...).apply(function, schema)",
     )
 
@@ -405,7 +405,7 @@ class _ReduceBuilder:
             except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
                 raise PlanError(
                     "plan.aggregate",
-                    f"cannot compute {aggregate} for column {name!r}: {error}",
+                    f"cannot compute {aggregate} for column {show(name)}: {error}",
                     hint='for instance (rr.sum("price") / rr.count()).round(2)',
                     column=name,
                 ) from error
@@ -515,7 +515,7 @@ class _ReduceBuilder:
             if form is None and _is_no_amount(kind):
                 raise PlanError(
                     "plan.type",
-                    f"cannot aggregate {collection._name} into {column!r}: {aggregate} adds up "
+                    f"cannot aggregate {collection._name} into {show(column)}: {aggregate} adds up "
                     f"{type_text(kind)}, which is not a number",
                     hint=f"cast it: rr.{aggregate.kind}({exprs[column]}.cast(pl.Float64)); rr.count, rr.min and rr.max "
                     "take any type",

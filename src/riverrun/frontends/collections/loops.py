@@ -60,7 +60,7 @@ from riverrun.frontends.collections.shapes import (
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Port, Scope
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -332,7 +332,7 @@ def takes_rows_back(nodes: Sequence[Node], end: int, loop: Scope) -> bool:
 
 def _other_columns(start: Collection, result: Collection, method: str, line: str) -> PlanError:
     def described(collection: Collection) -> str:
-        return ", ".join(f"{field.name}: {type_text(field.type)}" for field in collection.schema)
+        return listed(f"{field.name}: {type_text(field.type)}" for field in collection.schema)
 
     return PlanError(
         "plan.columns_differ",

@@ -26,6 +26,7 @@ import numpy as np
 
 from riverrun.operators.iterations.slots import Numbers, grown
 from riverrun.state.columns import Ints
+from riverrun.state.counted import counted
 from riverrun.state.kernels.iterations import edges as kernels
 
 NO_WEIGHTS = np.zeros(0, np.int64)
@@ -88,10 +89,11 @@ class Adjacency:
         rows = len(sources)
         self._reserve_records(int(self.sizes[kernels.RECORDS]) + rows)
         ids = np.empty(rows, np.int32)
-        kernels.tally(
-            sources, targets, weights, diffs, sign, self._table, self.edges, self.edge_weights,
-            self._counts, self.sizes, ids,
-        )  # fmt: skip
+        with counted:
+            kernels.tally(
+                sources, targets, weights, diffs, sign, self._table, self.edges, self.edge_weights,
+                self._counts, self.sizes, ids,
+            )  # fmt: skip
         built = rows >= _MANY and not len(self)
         if built:
             records = int(self.sizes[kernels.RECORDS])

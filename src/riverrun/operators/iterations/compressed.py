@@ -29,7 +29,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from riverrun.state.kernels import compressing
+from riverrun.state.kernels.iterations import compressing
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Slots32: TypeAlias = np.ndarray[Any, np.dtype[np.uint32]]

@@ -21,7 +21,7 @@ from riverrun.operators.iterations.compressed import Compressed
 from riverrun.operators.iterations.pull_loop import Columns
 from riverrun.operators.iterations.words import Flags, Ints, from_words, has_words, to_words
 from riverrun.state.columns import column_table, take_columns
-from riverrun.state.kernels import compressing
+from riverrun.state.kernels.iterations import compressing
 
 
 class Places(Protocol):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from riverrun.operators.aggregates import sum_out_of_range
 from riverrun.operators.iterations.pull_loop import Columns
 from riverrun.operators.iterations.words import Array, Flags, Ints, cells_of, rising
-from riverrun.state.kernels import pulling
+from riverrun.state.kernels.iterations import pulling
 
 NO_FLOATS = np.zeros(0)
 NO_INTS = np.zeros(0, np.int64)
@@ -72,7 +72,7 @@ class SentParts:
     cells: Array
     nulls: Flags | None
     span: Array | None = None
-    """The greatest and the least size of floats, if they are known (`kernels.pulling.widen`)."""
+    """The greatest and the least size of floats, if they are known (`kernels.iterations.pulling.widen`)."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ Evaluate: TypeAlias = Callable[[list[pa.Array], int], Sequence[pa.Array]]
 """Columns computed from columns of so many rows, row by row: `Projection.apply`."""
 How: TypeAlias = Literal["sum", "min", "max", "count", "valid"]
 FORMS = ("value", "times", "over", "factor over", "factor times over")
-"""The forms of a `Formula`, by their number in `kernels.pulling`."""
+"""The forms of a `Formula`, by their number in `kernels.iterations.pulling`."""
 _T = pa.types
 
 

@@ -86,7 +86,7 @@ from riverrun.operators.iterations.words import (
     words_of_cells,
 )
 from riverrun.operators.loops import PATIENCE
-from riverrun.state.kernels import compressing, pulling
+from riverrun.state.kernels.iterations import compressing, pulling
 
 _HOWS = {"sum": pulling.SUMMING, "min": pulling.LEAST, "max": pulling.GREATEST}
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from riverrun.operators.iterations.slots import grown
 from riverrun.state.columns import Ints
+from riverrun.state.counted import counted
 from riverrun.state.kernels.iterations import starts as kernels
 
 _LEAST = 64
@@ -51,12 +52,13 @@ class StartValues:
         slots, row_words, ranks, diffs, side = staged
         words, cells, flags, started = arrays
         self._reserve(int(self._sizes[kernels.RECORDS]) + len(slots))
-        return int(
-            kernels.change_starts(
-                slots, row_words, ranks, diffs, sign, side, self._table, self._rows, self._amounts,
-                self._sizes, words, cells, flags, started, count, how, self._closes,
-            )
-        )  # fmt: skip
+        with counted:
+            return int(
+                kernels.change_starts(
+                    slots, row_words, ranks, diffs, sign, side, self._table, self._rows, self._amounts,
+                    self._sizes, words, cells, flags, started, count, how, self._closes,
+                )
+            )  # fmt: skip
 
     def _reserve(self, count: int) -> None:
         room = self._rows.shape[1]

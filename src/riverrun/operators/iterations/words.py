@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from riverrun.state.kernels import pulling
+from riverrun.state.kernels.iterations import pulling
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Flags: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]

@@ -6,8 +6,8 @@ call stops after a number of rows that the caller gives, or where a block ends:
 - `merge_step` merges any two blocks. For each row of the result, `merge_step` writes from which block and row it comes,
   its hash, its diff, and where the result has several times its code; the caller copies the columns. `kernels.packing`
   merges small blocks with `merge_step`.
-- `merge_words` merges two blocks whose changes have one and the same time in the result and differ in one int64 column
-  only, and writes hashes and column to their place at once. Given other blocks, it does nothing.
+- `merge_words` merges two blocks whose changes have one and the same time in the result, small diffs, and differ in one
+  int64 column only, and writes hashes and column to their place at once. Given other blocks, it does nothing.
 
 A *group* is the changes of one (key, value), which differ only in time; no call stops inside a group. Each block has a
 table of times, and the *code* of a change is the position of its time in that table. For each block, `merge_step` takes
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import added, is_small, leaves, refuse
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     CODE_WIDTH,
@@ -61,6 +62,12 @@ def code_at(block: np.ndarray, row: int) -> int:
 def diff_at(block: np.ndarray, row: int) -> int:
     width = block[DIFF_WIDTH]
     return block[DIFF] if width == 0 else load_int(block[DIFFS], width, row)
+
+
+@kernel
+def has_large_diffs(block: np.ndarray) -> bool:
+    """Whether a sum of two diffs may not fit 64 bits, as far as the width of their cells tells."""
+    return block[DIFF_WIDTH] == 8 or (block[DIFF_WIDTH] == 0 and not is_small(block[DIFF]))
 
 
 @kernel
@@ -114,7 +121,7 @@ def gather_group(
                 seen[code] = 1
                 touched[count] = code
                 count += 1
-            sums[code] += diff_at(block, at)
+            sums[code] = added(sums[code], diff_at(block, at))
     return count
 
 
@@ -222,12 +229,14 @@ def merge_plainly(
         out += 1
     a_width, b_width = a[DIFF_WIDTH], b[DIFF_WIDTH]
     if pairs > 0:
-        rows_left = start
+        rows_left, beyond = start, np.int64(0)
         for at in range(start, out):
             name = out_rows[at]
             row = name & ROW_MASK
             if name >= pair:
-                diff = diff_at(a, row) + diff_at(b, out_diffs[at])
+                diff, more = diff_at(a, row), diff_at(b, out_diffs[at])
+                beyond |= leaves(diff, more)
+                diff += more
                 name = row
             else:
                 diff = diff_at(a, row) if name < side else diff_at(b, row)
@@ -237,6 +246,7 @@ def merge_plainly(
                 diff,
             )
             rows_left += diff != 0
+        refuse(beyond)
         out = rows_left
     elif a_width == 0 and b_width == 0 and a[DIFF] == b[DIFF]:
         out_diffs[start:out] = a[DIFF]
@@ -273,6 +283,10 @@ def merge_words(
     """
     a_words, b_words = only_words(a[NODES], first, end), only_words(b[NODES], first, end)
     if a_words == 0 or b_words == 0 or a[CODE_WIDTH] != 0 or b[CODE_WIDTH] != 0:
+        return i, j, 0
+    if has_large_diffs(a) or has_large_diffs(
+        b
+    ):  # sums of others fit: nothing has to be looked at row by row
         return i, j, 0
     a_hashes, b_hashes, a_stop, b_stop = a[HASHES], b[HASHES], a[STOP], b[STOP]
     a_diffs, a_width, a_diff = a[DIFFS], a[DIFF_WIDTH], a[DIFF]
@@ -387,7 +401,7 @@ def merge_step(
             if order <= 0:
                 code, diff = a_map[code_at(a, i)], diff_at(a, i)
             if order >= 0:
-                code, diff = b_map[code_at(b, j)], diff + diff_at(b, j)
+                code, diff = b_map[code_at(b, j)], added(diff, diff_at(b, j))
             if code >= 0 and diff != 0:
                 out_rows[out], out_codes[out], out_diffs[out] = source, code, diff
                 out += 1

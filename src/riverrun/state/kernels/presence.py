@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import added
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     BASE,
@@ -169,7 +170,7 @@ def present_row(block: np.ndarray, low: int, high: int, first: int, end: int) ->
     while low < high:
         row, total = low, np.int64(0)
         while low < high and compare_rows(block[NODES], row, block[NODES], low, first, end) == 0:
-            total += diff_at(block, low)
+            total = added(total, diff_at(block, low))
             low += 1
         if total > 0:
             return row, True

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import added
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     BASE,
@@ -473,7 +474,7 @@ def add_up_ranges(
                         break
                     if compare_rows(block[NODES], here, nodes, row, first, end) != 0:
                         break
-                total += visible_diff(block, here, visible[where[at]], flags)
+                total = added(total, visible_diff(block, here, visible[where[at]], flags))
                 if backward:
                     highs[at] -= 1
                 else:
@@ -553,7 +554,9 @@ def add_up_words(
             block, place, address = blocks[where[at]], visible[where[at]], cells[where[at]]
             head = best
             while head == best:
-                total += visible_diff(block, high - 1 if backward else low, place, flags)
+                total = added(
+                    total, visible_diff(block, high - 1 if backward else low, place, flags)
+                )
                 if backward:
                     high -= 1
                 else:
@@ -616,7 +619,7 @@ def add_up(
             for at in range(count):
                 block, place = blocks[where[at]], visible[where[at]]
                 for row in range(low[at], high[at]):
-                    total += visible_diff(block, row, place, flags)
+                    total = added(total, visible_diff(block, row, place, flags))
             if total > 0 or (total < 0 and not live_only):
                 out_rows[out] = (where[0] << ROW_BITS) | low[0]
                 out_counts[out] = total

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import LEAST, is_small, leaves, refuse, wraps
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.layout import (
     BIT,
@@ -329,14 +330,18 @@ def consolidate(
     while at < rows:
         key, word, tag = keys[at], words[at], tags[at]
         row, code = tag & ROW_MASK, tag >> ROW_BITS
-        total = diffs[row] if many_diffs else diff
+        total, beyond = diffs[row] if many_diffs else diff, np.int64(0)
         at += 1
         while at < rows and keys[at] == key and words[at] == word and tags[at] >> ROW_BITS == code:
             other = tags[at] & ROW_MASK
             if not alone and compare_rows(nodes, row, nodes, other, first, end) != 0:
                 break
-            total += diffs[other] if many_diffs else diff
+            more = diffs[other] if many_diffs else diff
+            beyond += wraps(total, more)
+            total += more
             at += 1
+        if beyond != 0 or total == LEAST:
+            refuse(np.int64(-1))
         if total != 0:
             keys[out], words[out], tags[out] = key, word, row
             out_codes[out], out_diffs[out] = code, total
@@ -388,7 +393,8 @@ def add_up_equal(
 ) -> np.ndarray:
     """Rows that stand for all, of which nearly no two are equal. `sums` takes the sum of the diffs of equal rows.
 
-    Open addressing. A row that finds no free place in `PROBES` steps is listed by itself: sorting finds its equals.
+    Open addressing. A row that finds no free place in `PROBES` steps is listed by itself: sorting finds its equals. So
+    is a row whose diff leads a sum out of 64 bits: others may lead it back.
     """
     count = hashes.shape[0]
     bits = 10
@@ -399,6 +405,7 @@ def add_up_equal(
     table = np.full(1 << bits, -1, np.int32)
     rows = np.empty(count, np.int64)
     many_words, many_codes, many_diffs = words.shape[0] > 0, codes.shape[0] > 0, diffs.shape[0] > 0
+    fits = not many_diffs and is_small(diff)
     listed = 0
     for row in range(count):
         h = hashes[row]
@@ -422,7 +429,7 @@ def add_up_equal(
                 equal_row = other
                 break
             place = (place + 1) & mask
-        if equal_row >= 0:
+        if equal_row >= 0 and (fits or leaves(sums[equal_row], here) >= 0):
             sums[equal_row] += here
         else:
             sums[row] = here

@@ -33,12 +33,12 @@ import pyarrow as pa
 from riverrun.errors import PlanError, SchemaError
 from riverrun.frontends.collections.expressions.direct import direct
 from riverrun.frontends.collections.expressions.rowwise import check, check_steady
-from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
+from riverrun.frontends.collections.expressions.tree import Node, kind_of, read, too_deep
 from riverrun.interrupts import exposed
 from riverrun.plan.identity import left_out
 from riverrun.rows.column_names import unknown_column
 from riverrun.rows.schemas import arrow_type
-from riverrun.rows.values import show
+from riverrun.rows.values import listed, show
 from riverrun.state.schema import declared_column
 from riverrun.state.types import canonical, encode, has_enums, shown_type
 
@@ -276,6 +276,12 @@ class _Building:
 
     def part(self, name: str | None, column: Any) -> _Part:
         expression = self._expression(name, column)
+        try:
+            return self._compiled(name, expression)
+        except RecursionError:
+            raise too_deep(expression) from None
+
+    def _compiled(self, name: str | None, expression: pl.Expr) -> _Part:
         tree = read(expression)
         source = _picked(tree)
         if source is not None:
@@ -346,7 +352,7 @@ class _Building:
                 raise PlanError(
                     "plan.expression",
                     f"cannot {self.what}: {_subject(name)} is made of {frame.width} columns, "
-                    f"not one: {', '.join(frame.columns) or 'none'}",
+                    f"not one: {listed(frame.columns) or 'none'}",
                     hint="write one expression for each column",
                     column=name,
                 )
@@ -392,11 +398,11 @@ def _may_name_columns(value: Any) -> bool:
 
 
 def _subject(name: str | None) -> str:
-    return "the condition" if name is None else f"column {name!r}"
+    return "the condition" if name is None else f"column {show(name)}"
 
 
 def _listed(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
+    return listed(f"{field.name} ({field.type})" for field in schema) or "none"
 
 
 def _picked(tree: Node) -> str | None:

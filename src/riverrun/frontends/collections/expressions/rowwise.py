@@ -45,6 +45,7 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError
 from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
+from riverrun.rows.values import show
 
 __all__ = ["RowwiseFacts", "check", "check_steady", "read"]
 
@@ -439,7 +440,7 @@ class _RowwiseCheck:
         self.node(node)
 
     def refuse(self, function: str, hint: str | None = None) -> NoReturn:
-        uses = "the condition" if self.column is None else f"column {self.column!r}"
+        uses = "the condition" if self.column is None else f"column {show(self.column)}"
         shown = function if "(" in function or " " in function else f"{function}()"
         raise PlanError(
             "plan.not_row_wise",

@@ -9,6 +9,8 @@ Laws:
   writes the expression apart from its functions (`plan.expression_text`).
 - **Expected form.** Before the first tree is read, Polars writes those of `_forms`, and each has to be written
   as it is there. A Polars that writes other trees is refused: trees misread would be wrong results.
+- **Depth.** A tree is as deep as its expression. An expression that is too deep for Python's stack, some hundred
+  operations inside each other, is refused with ``plan.too_deep``, be it here or where a tree is walked.
 
 >>> import polars as pl
 >>> read(pl.col("x") + 1)
@@ -30,8 +32,9 @@ import polars as pl
 
 from riverrun.errors import PlanError
 from riverrun.plan.expression_text import written_apart
+from riverrun.rows.values import show
 
-__all__ = ["Node", "kind_of", "read", "selects"]
+__all__ = ["Node", "kind_of", "read", "selects", "too_deep"]
 
 Node: TypeAlias = str | dict[str, Any]
 
@@ -43,8 +46,24 @@ def read(expression: pl.Expr) -> Node:
     """The tree of an expression."""
     _check_form()
     written, _ = written_apart(expression, "json")
-    tree: Node = json.loads(written)
+    try:
+        tree: Node = json.loads(written)
+    except RecursionError:
+        raise too_deep(expression) from None
     return tree
+
+
+def too_deep(expression: pl.Expr) -> PlanError:
+    """The refusal of an expression that is nested more deeply than Python can follow (*depth*)."""
+    columns = ", ".join(show(name) for name in sorted(set(expression.meta.root_names()))[:5])
+    return PlanError(
+        "plan.too_deep",
+        f"cannot use an expression of {columns or 'no columns'} that is nested so deeply: some hundred operations "
+        "stand inside each other",
+        hint="is_in([...]) says in one step that a value is one of many, replace_strict({...}) gives a value for each; "
+        "pl.any_horizontal(...), pl.all_horizontal(...) and pl.sum_horizontal(...) take any number of expressions side "
+        "by side",
+    )
 
 
 def kind_of(node: Node) -> tuple[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import added
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.iterations.messages import is_forbidden, is_improving
 from riverrun.state.kernels.memory import prefetch
@@ -96,7 +97,7 @@ def tally(
             counts[edge] = 0
             if weighted:
                 edge_weights[edge] = weight
-        counts[edge] += sign * diffs[row]
+        counts[edge] = added(counts[edge], sign * diffs[row])
         ids[row] = edge
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from riverrun.state.kernels.adding import added
 from riverrun.state.kernels.compiling import kernel
 from riverrun.state.kernels.iterations.cells import (
     FIRST_ROW,
@@ -132,7 +133,7 @@ def change_starts(
                 rows[BEFORE, following] = row
             cells[FIRST_ROW, slot] = row
         before = amounts[COUNT, row] > 0
-        amounts[COUNT, row] += sign * diffs[at_row]
+        amounts[COUNT, row] = added(amounts[COUNT, row], sign * diffs[at_row])
         after = amounts[COUNT, row] > 0
         if before != after:
             count = note_start(slot, words, flags, started, count)

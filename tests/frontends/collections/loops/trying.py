@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import riverrun as rr
-from tests.frontends.collections.spellings.natural import Spelling, Table
+from tests.frontends.collections.loops.natural import Spelling, Table
 
 EPOCHS = 4
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import riverrun as rr
-from tests.frontends.collections.spellings.natural import SPELLINGS
-from tests.frontends.collections.spellings.trying import check
+from tests.frontends.collections.loops.natural import SPELLINGS
+from tests.frontends.collections.loops.trying import check
 from tests.soaking import seeds
 
 RUNNABLE = [name for name, spelling in SPELLINGS.items() if spelling.can_run]
