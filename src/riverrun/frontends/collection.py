@@ -46,7 +46,7 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.co_groups import co_group
 from riverrun.frontends.collections.delta import iterate_delta
-from riverrun.frontends.collections.derivation import Filtered, United, noted
+from riverrun.frontends.collections.derivation import Filtered, Unique, United, noted
 from riverrun.frontends.collections.expressions import compile_filter
 from riverrun.frontends.collections.groups import Grouped
 from riverrun.frontends.collections.joins import join
@@ -565,7 +565,7 @@ class Collection(Rows):
         key = tuple(self.columns)
         arranged = self._arranged(key, combine=True)
         operator = Reduce(key, (Present(),), "distinct")
-        return self._reduced(operator, [arranged], self.schema, name)
+        return noted(self._reduced(operator, [arranged], self.schema, name), Unique(key))
 
     def group_by(self, *columns: Column | Iterable[Column], **named: Any) -> Grouped:
         """The rows in groups: those that agree in some columns or expressions are one group.

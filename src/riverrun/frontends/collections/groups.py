@@ -28,7 +28,7 @@ from riverrun.frontends.arguments import (
 )
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
-from riverrun.frontends.collections.derivation import Best, noted
+from riverrun.frontends.collections.derivation import Aggregated, Best, noted
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import read, selects
 from riverrun.frontends.collections.kept import kept_columns
@@ -367,10 +367,8 @@ class _ReduceBuilder:
         reduced = collection._reduced(
             operator, self.inputs, pa.schema([*keys, *self.result_fields]), name
         )
-        kinds = {getattr(aggregate, "kind", None) for aggregate in self.wanted.values()}
-        if kinds in ({"min"}, {"max"}):
-            columns = {column: aggregate.column for column, aggregate in self.wanted.items()}
-            noted(reduced, Best(collection, key, columns, kinds == {"max"}, whole=False))
+        wanted = {column: _kind_and_column(each) for column, each in self.wanted.items()}
+        noted(reduced, Aggregated(collection, key, wanted))
         columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
         if not overflows:
@@ -689,6 +687,13 @@ def _sum_type(kind: pa.DataType, form: str) -> pa.DataType:
 
 def _as_expression(column: Any) -> pl.Expr:
     return pl.col(column) if isinstance(column, str) else column
+
+
+def _kind_and_column(aggregate: Any) -> tuple[str, Any]:
+    """The kind of an aggregate and what it is of, for `Aggregated`."""
+    if isinstance(aggregate, Aggregate) and aggregate.kind in ("sum", "min", "max", "count"):
+        return aggregate.kind, aggregate.column
+    return "other", None
 
 
 def _identity(aggregate: Any) -> Any:
