@@ -909,8 +909,9 @@ class Collection(Rows):
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
-        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges, or by
-        ``differential`` dataflow; ``auto`` takes arrays where it can. The result is the same.
+        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts
+        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can. The
+        result is the same.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them

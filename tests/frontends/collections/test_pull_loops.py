@@ -261,7 +261,74 @@ def singles(edges, **options):
     return start.iterate(body, rounds=3, **options)  # fmt: skip
 
 
+def other_types(edges, **options):
+    """Dates, durations and truth values."""
+    day, span = pl.lit(0).cast(pl.Date), pl.duration(hours=pl.col("node"))
+    start = nodes_of(edges).select(
+        "node", day=day, span=span, odd=pl.col("node") % 2 == 1, size=pl.col("node").cast(pl.UInt8)
+    )
+
+    def body(rows):
+        sent = rows.join(edges, left_on="node", right_on="src").select(
+            node="dst",
+            day=pl.col("day") + pl.duration(days=W),
+            span=pl.col("span") * 2,
+            odd=pl.col("odd") & (W > 1),
+            size=pl.col("size") // 2,
+        )
+        sums = sent.group_by("node").agg(
+            day=rr.max("day"), span=rr.sum("span"), odd=rr.min("odd"), size=rr.sum("size")
+        )
+        return sums.with_columns(size=pl.col("size").cast(pl.UInt8))
+
+    return start.iterate(body, rounds=3, **options)
+
+
+def by_float(edges, **options):
+    """Keys are floats, among them two zeros and NaN."""
+    odd = [0.0, -0.0, float("nan"), 1.5, -1.5, float("inf")]
+
+    def key(name):
+        made = pl.lit(None, pl.Float64)
+        for at, value in enumerate(odd):
+            made = pl.when(pl.col(name) == at).then(pl.lit(value)).otherwise(made)
+        return made
+
+    links = edges.select(src=key("src"), dst=key("dst"), w="w")
+    start = nodes_of(links).select("node", rank=pl.lit(1.0))
+
+    def body(ranks):
+        sent = pull(ranks, links, RANK / 2 - W)
+        return (
+            sent.concat(start.select("node", part="rank")).group_by("node").agg(rank=rr.sum("part"))
+        )
+
+    return start.iterate(body, rounds=3, **options)  # fmt: skip
+
+
+def by_words(edges, **options):
+    """Constants that are no numbers, an expression that is long, and a constant of the loop's own."""
+    words = edges.select("src", "dst", word=pl.concat_str(pl.lit("w"), W.cast(pl.String)))
+    start = nodes_of(edges).select("node", rank=pl.lit(2.0))
+
+    def body(ranks):
+        near = ranks.with_columns(by=pl.lit(1 / 3)).join(words, left_on="node", right_on="src")
+        long = near.with_columns(length=pl.col("word").str.len_chars() * 0.1234567890123456789)
+        sent = long.filter(pl.col("length") > 0.2).select(
+            node="dst",
+            part=pl.when(pl.col("word") == "w1")
+            .then(RANK * pl.col("by"))
+            .otherwise((RANK + pl.col("length")).sqrt()),
+        )
+        return sent.group_by("node").agg(rank=rr.sum(pl.col("part") * 0.30000000000000004))
+
+    return start.iterate(body, rounds=4, **options)
+
+
 PROGRAMS = [
+    other_types,
+    by_float,
+    by_words,
     with_base,
     finished,
     weighted,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -82,7 +82,7 @@ class _OfValues:
     """A column computed from values of the loop's variable, and perhaps from constants."""
 
     tree: Node
-    kind: Any = None
+    kind: Any = field(default=None, compare=False)
 
 
 def pull_on_arrays(shape: PullShape, rounds: int | None, patience: int, loop: str) -> Collection:
@@ -250,7 +250,7 @@ class _Finished:
         """The values of the next round, of the combined columns; and whether of those of the key too, before these."""
         columns = [self.columns[name] for name in self.values]
         plain = [_OfValues({"Column": f"{_VALUE}{name}"}) for name in self.combined]
-        if [replace(each, kind=None) if isinstance(each, _OfValues) else each for each in columns] == plain:  # fmt: skip
+        if columns == plain:
             return None, False
         fields: list[pa.Field] = []
         keys = any(name.startswith(_KEY) for each in columns for name in named_in(_leaf(each)))

@@ -159,6 +159,8 @@ class Tracer:
         if head == "Column":
             return columns[parts]
         check_moves(tree, shown)
+        if not named_in(tree) <= columns.keys():
+            raise NoShape(f"an expression looks at elements: {one_line(shown)}")
         if all(isinstance(columns.get(name), OfConstant) for name in named_in(tree)):
             return OfConstant(substituted(tree, columns), kind)
         return self.computed(tree, columns, shown, kind)
@@ -248,7 +250,7 @@ def check_moves(tree: Node, shown: Any) -> None:
     kinds = _kinds_in(tree)
     if "AnonymousFunction" in kinds:
         raise NoShape(f"a Python function is called: {one_line(shown)}")
-    if kinds & {"AsStruct", "KeepName", "RenameAlias"}:
+    if kinds & {"AsStruct", "Field", "KeepName", "RenameAlias", "WithFields"}:
         raise NoShape(f"an expression depends on the names of columns: {one_line(shown)}")
 
 
@@ -289,9 +291,16 @@ def as_polars(tree: Node, schema: pa.Schema) -> pl.Expr:
             return made
         # Polars reads some floats back with another last digit; read from a string, they are right. But then they are
         # doubles, and no longer of the type of what they meet.
-        if "Float32" in _kinds_in(tree) or any(pa.types.is_float32(one.type) for one in schema):
+        named = named_in(tree)
+        kinds = [each.type for each in schema if each.name in named]
+        if "Float32" in _kinds_in(tree) or not all(map(_meets_doubles, kinds)):
             break
     raise NoShape("an expression cannot be taken out of the loop")
+
+
+def _meets_doubles(kind: pa.DataType) -> bool:
+    """Whether values of a type make doubles with a double as with a literal float."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_float64(kind))
 
 
 def _spelled(tree: Any) -> Any:

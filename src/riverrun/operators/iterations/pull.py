@@ -55,8 +55,8 @@ class Computes(Protocol):
 
 @dataclass(frozen=True)
 class PullRounds(Operator):
-    """All keys pull parts, round by round. The edges have the sources' key, the targets' key, and constants; the rows at
-    the start have the key and the values, and extra rows the key and parts."""
+    """All keys pull parts, round by round. The edges have the sources' key, the targets' key, and constants; the rows
+    at the start have the key and the values, and extra rows the key and parts."""
 
     key: int
     """How many columns the key has."""
