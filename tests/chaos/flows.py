@@ -167,6 +167,36 @@ class Spread(Reached):
     mode = "arrays"
 
 
+class Walks(EdgesProgram):
+    """How many walks of up to three edges end at each node, each weighed by where it came from: a loop that pulls."""
+
+    name = "walks"
+    columns = ("node", "walks")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        ends = checked.select(node="src").concat(checked.select(node="dst")).distinct()
+        start = ends.select("node", walks=pl.lit(1, pl.Int64))
+
+        def step(rows: Any) -> Any:
+            moved = rows.join(checked, left_on="node", right_on="src")
+            sent = moved.select(node="dst", walks=pl.col("walks") * (pl.col("node") % 3))
+            return sent.concat(start).group_by("node").agg(walks=rr.sum("walks"))
+
+        return start.iterate(step, rounds=3, mode="arrays")
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        nodes = {node for edge, n in edges.items() if n for node in edge}
+        walks = dict.fromkeys(nodes, 1)
+        for _ in range(3):
+            after = dict.fromkeys(nodes, 1)
+            for (src, dst), n in edges.items():
+                if n:
+                    after[dst] += n * walks[src] * (src % 3)
+            walks = after
+        return dict.fromkeys(walks.items(), 1)
+
+
 class Nearest(EdgesProgram):
     """How near a node is to the nodes with edges to 0, by a delta iteration in which keys come and go."""
 
@@ -317,6 +347,7 @@ FLOWS: dict[str, Callable[[], Program]] = {
             Paths,
             Reached,
             Spread,
+            Walks,
             Nearest,
             Met,
             Strong,

@@ -79,6 +79,8 @@ def plain() -> Plan:
     least = {"key": "k", "send": send, "better": rr.loops.least("v")}
     flow.output("spread", start.iterate_delta(send(start), **least, missing="add"))
     flow.output("only", start.iterate_delta(start, key="k", send=send, rounds=2))
+    one = sales.group_by("k").agg(v=rr.min("v"))
+    flow.output("pull", one.iterate(lambda v: send(v).group_by("k").agg(v=rr.sum("v")), rounds=3))
     return flow.plan
 
 

@@ -46,7 +46,7 @@ from riverrun.frontends.arguments import (
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.co_groups import co_group
 from riverrun.frontends.collections.delta import iterate_delta
-from riverrun.frontends.collections.derivation import Filtered, United, noted
+from riverrun.frontends.collections.derivation import Filtered, Unique, United, noted
 from riverrun.frontends.collections.expressions import compile_filter
 from riverrun.frontends.collections.groups import Grouped
 from riverrun.frontends.collections.joins import join
@@ -565,7 +565,7 @@ class Collection(Rows):
         key = tuple(self.columns)
         arranged = self._arranged(key, combine=True)
         operator = Reduce(key, (Present(),), "distinct")
-        return self._reduced(operator, [arranged], self.schema, name)
+        return noted(self._reduced(operator, [arranged], self.schema, name), Unique(key))
 
     def group_by(self, *columns: Column | Iterable[Column], **named: Any) -> Grouped:
         """The rows in groups: those that agree in some columns or expressions are one group.
@@ -909,8 +909,9 @@ class Collection(Rows):
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
-        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges, or by
-        ``differential`` dataflow; ``auto`` takes arrays where it can. The result is the same.
+        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts
+        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can. The
+        result is the same.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them

@@ -30,6 +30,7 @@ from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError, users_line
 from riverrun.frontends.arguments import not_a_collection
 from riverrun.frontends.collection import Collection, clock
+from riverrun.frontends.collections.derivation import Unique, noted
 from riverrun.frontends.elsewhere import DATAFLOW
 from riverrun.frontends.shared.state import INT64, SWEEP, State, add_state
 from riverrun.frontends.timely import Loop, Vertex, add_vertex
@@ -140,7 +141,7 @@ class Dataflow:
         moved = Collection(self._builder, port)._exchanged(key_columns)
         last_rows = moved._add(Upsert(key_columns), [moved], columns, f"{name}:rows", key_columns)
         self._declare(name, "input", self._inputs, last_rows)
-        return last_rows
+        return noted(last_rows, Unique(key_columns))
 
     def output(self, name: str, collection: Collection) -> None:
         """Declare a result: a run can read the `collection` under this `name`.

@@ -46,6 +46,8 @@ OPTIONS: dict[str, list[Any]] = {
     "nested": ["none", "none", "plain", "other", "counted"],
     # a loop on arrays; the same differentially; over other edges; and with the other order of values
     "spread": ["none", "arrays", "differential", "filtered", "greatest", "counted"],
+    # a loop that pulls parts, on arrays; differentially; other edges, another message, another last step, more rounds
+    "pull": ["none", "arrays", "differential", "filtered", "halved", "finished", "longer"],
 }
 
 
@@ -131,6 +133,22 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
         flow.output("spread", spread)
         if options["spread"] == "counted":
             flow.output("best sizes", spread.group_by("best").count())
+    if options["pull"] != "none":
+        way = options["pull"]
+        along = edges.filter(pl.col("dst") != 2) if way == "filtered" else edges
+        begun = edges.select(at="src").distinct().select("at", rank=pl.lit(8.0))
+        part = pl.col("rank") / (2 if way == "halved" else 3)
+
+        def pulled(ranks: rr.Collection) -> rr.Collection:
+            sent = ranks.join(along, left_on="at", right_on="src").select(at="dst", part=part)
+            sums = sent.concat(begun.select("at", part="rank")).group_by("at")
+            last = sums.agg(rank=rr.sum("part"))
+            if way == "finished":
+                last = last.with_columns(rank=pl.col("rank") - 0.5)
+            return last
+
+        mode = "differential" if way == "differential" else "arrays"
+        flow.output("pull", begun.iterate(pulled, rounds=4 if way == "longer" else 3, mode=mode))
     if options["flat"]:
         times = options["flat"]
         flow.output(

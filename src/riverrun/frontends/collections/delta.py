@@ -66,12 +66,8 @@ from riverrun.frontends.collections.loops import (
     check_mode,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
-from riverrun.frontends.collections.shapes import (
-    NoShape,
-    SpreadShape,
-    offer_arrays,
-    spread_of_send,
-)
+from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
+from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
@@ -220,16 +216,17 @@ class _DeltaLoop:
         workset.close(following, _METHOD, self._line)
         result = solution.close(following_solution, _METHOD, self._line).leave()
 
-        def shape() -> SpreadShape:
+        def fast(at_loop: str) -> Collection:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
             if rounds is not None:
                 raise NoShape("it has a number of rounds")
-            return spread_of_send(
+            shape = spread_of_send(
                 self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
             )  # fmt: skip
+            return on_arrays(shape, patience, at_loop)
 
-        offer_arrays(shape, loop, result, patience, mode, self._line)
+        offer_arrays(fast, loop, result, mode, self._line)
         return result
 
     def _called(

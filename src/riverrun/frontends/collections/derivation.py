@@ -2,7 +2,10 @@
 
 The plan knows what each node does, but not the expressions in it. Who looks for the shape of a loop
 (`frontends.collections.shapes`) needs these: so the methods of collections that shapes are made of note what they did
-(`noted`), and `derivation_of` tells. A port without a note was made in some other way.
+(`noted`), and `derivation_of` tells. A port without a note was made in some other way. `has_one_row` follows the notes
+to prove that a key is unique. Law:
+
+- **Certain.** What `has_one_row` says of rows holds in every epoch. What it cannot prove, it denies.
 
 >>> import polars as pl, riverrun as rr
 >>> edges = rr.Dataflow("g").input("edges", {"src": int, "dst": int})
@@ -12,9 +15,13 @@ The plan knows what each node does, but not the expressions in it. Who looks for
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import polars as pl
+
+from riverrun.frontends.collections.expressions.tree import kind_of, read
 
 if TYPE_CHECKING:
     from riverrun.frontends.collections.rows import Rows
@@ -65,6 +72,23 @@ class Entered:
 
 
 @dataclass(frozen=True)
+class Unique:
+    """Rows of which at most one is there for each key, once, however they were made."""
+
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """One row for each key, with aggregates: for each column the kind of the aggregate, and the name or Polars
+    expression that it is of (None for all rows). The kind is ``other`` for aggregates by order, or of Polars."""
+
+    source: Rows
+    key: tuple[str, ...]
+    wanted: Mapping[str, tuple[str, Any]]
+
+
+@dataclass(frozen=True)
 class Best:
     """One row for each key: the least or greatest value of each of some columns, by their names in the result.
 
@@ -79,15 +103,7 @@ class Best:
     whole: bool
 
 
-@dataclass(frozen=True)
-class Widened:
-    """The same rows, with the columns `kinds` in wider types of Arrow."""
-
-    source: Rows
-    kinds: Mapping[str, Any]
-
-
-Derivation = Projected | Filtered | Paired | United | Entered | Best | Widened
+Derivation = Projected | Filtered | Paired | United | Entered | Unique | Aggregated | Best
 
 
 def noted(made: Made, derivation: Derivation) -> Made:
@@ -100,3 +116,46 @@ def derivation_of(rows: Rows) -> Derivation | None:
     """How a collection was made, if that was noted."""
     derivation: Derivation | None = rows._builder.shared.get(("derivation", rows._port))
     return derivation
+
+
+def best_of(derivation: Derivation | None) -> Best | None:
+    """The best values of each key, where that is what was made: by order, or as aggregates."""
+    if isinstance(derivation, Aggregated):
+        kinds = {kind for kind, _ in derivation.wanted.values()}
+        if kinds not in ({"min"}, {"max"}):
+            return None
+        columns = {name: column for name, (_, column) in derivation.wanted.items()}
+        return Best(derivation.source, derivation.key, columns, kinds == {"max"}, whole=False)
+    return derivation if isinstance(derivation, Best) else None
+
+
+def has_one_row(rows: Rows, key: Collection[str]) -> bool:
+    """Whether it is certain that there is at most one row, once, for each value of some columns."""
+    made, columns = derivation_of(rows), {*key}
+    if isinstance(made, Projected):
+        taken = [_picked(made.wanted[name]) for name in columns]
+        return has_one_row(made.source, [name for name in taken if name is not None])
+    if isinstance(made, Filtered | Entered):
+        return has_one_row(made.source, columns)
+    if isinstance(made, Unique | Aggregated | Best):
+        return columns >= {*made.key}
+    if isinstance(made, Paired):
+        named = [made.names[name] for name in columns]
+        left = {inner for side, inner in named if side == 0}
+        right = {inner for side, inner in named if side == 1}
+        for mine, its in zip(made.left_key, made.right_key, strict=True):
+            if mine in left or its in right:  # they are equal
+                left.add(mine)
+                right.add(its)
+        return (
+            has_one_row(made.left, left) and has_one_row(made.right, {*right, *made.right_key})
+        ) or (has_one_row(made.right, right) and has_one_row(made.left, {*left, *made.left_key}))
+    return False
+
+
+def _picked(value: Any) -> str | None:
+    """The column that a name or an expression picks as it is."""
+    if not isinstance(value, pl.Expr):
+        return value if isinstance(value, str) else None
+    kind, parts = kind_of(read(value))
+    return parts if kind == "Column" else None

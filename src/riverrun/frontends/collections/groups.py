@@ -28,7 +28,7 @@ from riverrun.frontends.arguments import (
 )
 from riverrun.frontends.collections.aggregates import Aggregate, Expression, Value
 from riverrun.frontends.collections.arithmetic import Arithmetic
-from riverrun.frontends.collections.derivation import Best, noted
+from riverrun.frontends.collections.derivation import Aggregated, Best, noted
 from riverrun.frontends.collections.expressions import check_expressions, compile_columns
 from riverrun.frontends.collections.expressions.tree import kind_of, read, selects
 from riverrun.frontends.collections.kept import kept_columns
@@ -367,11 +367,11 @@ class _ReduceBuilder:
         reduced = collection._reduced(
             operator, self.inputs, pa.schema([*keys, *self.result_fields]), name
         )
-        extremes = {column: _extreme(one, reduced, column) for column, one in self.wanted.items()}
-        kinds = {kind for kind, _ in extremes.values()}
-        if kinds in ({"min"}, {"max"}):
-            columns = {column: expression for column, (_, expression) in extremes.items()}
-            noted(reduced, Best(collection, key, columns, kinds == {"max"}, whole=False))
+        wanted = {
+            column: _kind_and_column(each, reduced.schema.field(column).type)
+            for column, each in self.wanted.items()
+        }
+        noted(reduced, Aggregated(collection, key, wanted))
         columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
         if not overflows:
@@ -661,28 +661,6 @@ class _ReduceBuilder:
         self._add_part(part, source._arranged(key), list(result_schema))
 
 
-def _extreme(aggregate: Any, reduced: Collection, column: str) -> tuple[str, Any]:
-    """The kind of an aggregate, ``min`` or ``max``, and what it is the least or greatest of; another kind otherwise.
-
-    The least of Polars is ours but for floats, of which Polars passes over NaN.
-    """
-    if isinstance(aggregate, Aggregate):
-        return aggregate.kind, aggregate.columns[0] if aggregate.columns else None
-    floats = pa.types.is_floating(reduced.schema.field(column).type)
-    if floats or not isinstance(aggregate, pl.Expr) or isinstance(aggregate, Value):
-        return "other", None
-    kind, parts = kind_of(read(aggregate))
-    if kind == "Alias":
-        kind, parts = kind_of(parts[0])
-    if kind != "Agg":
-        return "other", None
-    kind, parts = kind_of(parts)
-    named = parts.get("input") if isinstance(parts, dict) else None
-    if kind not in ("Min", "Max") or not isinstance(named, dict) or "Column" not in named:
-        return "other", None
-    return kind.lower(), named["Column"]
-
-
 _FORMS: dict[Family, str] = {
     "integer": "int",
     "boolean": "int",
@@ -712,6 +690,27 @@ def _sum_type(kind: pa.DataType, form: str) -> pa.DataType:
 
 def _as_expression(column: Any) -> pl.Expr:
     return pl.col(column) if isinstance(column, str) else column
+
+
+def _kind_and_column(aggregate: Any, result: pa.DataType) -> tuple[str, Any]:
+    """The kind of an aggregate and what it is of, for `Aggregated`.
+
+    The least and the greatest of Polars are ours, but for floats: of these Polars passes over NaN.
+    """
+    if isinstance(aggregate, Aggregate) and aggregate.kind in ("sum", "min", "max", "count"):
+        return aggregate.kind, aggregate.column
+    if isinstance(aggregate, Value) or pa.types.is_floating(result):
+        return "other", None
+    kind, parts = kind_of(read(aggregate))
+    if kind == "Alias":
+        kind, parts = kind_of(parts[0])
+    if kind != "Agg":
+        return "other", None
+    kind, parts = kind_of(parts)
+    of = parts.get("input") if isinstance(parts, dict) else None
+    if kind not in ("Min", "Max") or not isinstance(of, dict) or "Column" not in of:
+        return "other", None
+    return kind.lower(), of["Column"]
 
 
 def _identity(aggregate: Any) -> Any:

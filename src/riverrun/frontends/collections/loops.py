@@ -50,13 +50,10 @@ from riverrun.frontends.arguments import (
     type_in_words,
 )
 from riverrun.frontends.collections.expressions import Projection, compile_columns
+from riverrun.frontends.collections.pull_shapes import pull_of_body, pull_on_arrays
 from riverrun.frontends.collections.rows import Rows
-from riverrun.frontends.collections.shapes import (
-    NoShape,
-    SpreadShape,
-    offer_arrays,
-    spread_of_body,
-)
+from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_body
+from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
 from riverrun.plan.plan import Node, Port, Scope
@@ -202,14 +199,24 @@ def _closed(
     closed = rows.close(result, "iterate", line)
     left = closed.leave()
 
-    def shape() -> SpreadShape:
-        if rounds is not None:
-            raise NoShape("it has a number of rounds")
+    def fast(at_loop: str) -> Collection:
         if entering is not None:
             raise NoShape("rows enter it by priority")
-        return spread_of_body(start, rows.inside, result)
+        try:
+            if rounds is not None:
+                raise NoShape("it has a number of rounds", is_other=True)
+            with builder.whole_or_not():
+                shape = spread_of_body(start, rows.inside, result)
+                return on_arrays(shape, patience, at_loop)
+        except NoShape as reason:
+            no_spread = reason
+        try:
+            pull = pull_of_body(start, rows.inside, closed.given)
+            return pull_on_arrays(pull, rounds, patience, at_loop)
+        except NoShape as no_pull:
+            raise (no_pull if no_spread.is_other else no_spread) from None
 
-    offer_arrays(shape, loop, left, patience, mode, line)
+    offer_arrays(fast, loop, left, mode, line)
     return left
 
 
@@ -260,13 +267,13 @@ class Variable:
     def close(self, result: Collection, method: str, line: str) -> ClosedVariable:
         """Lead `result` to the next round."""
         builder = self.start._builder
-        result = self.fitting(result, method, line)
+        given = result = self.fitting(result, method, line)
         if passes_no_state(builder.nodes, result._port.node, self.back.node):
             # A row and its negation would go around for ever, since nothing on the way adds them up. They may lie on
             # different workers: the row with the rows of the round, its negation where its group is.
             result = result._added_up_by_row()
         builder.close(self.back, result._port)
-        return ClosedVariable(self, result)
+        return ClosedVariable(self, given, result)
 
 
 @dataclass(frozen=True)
@@ -274,6 +281,8 @@ class ClosedVariable:
     """A variable with the rows that lead to its next round."""
 
     variable: Variable
+    given: Collection
+    """What the body gave, in the columns and types of the start."""
     next: Collection
 
     def leave(self) -> Collection:

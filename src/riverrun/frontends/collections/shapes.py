@@ -16,10 +16,8 @@ Cost: linear in the steps of the loop's body, when the program is built.
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -27,32 +25,20 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError, RiverrunError
 from riverrun.frontends.collections.best import Better
-from riverrun.frontends.collections.derivation import (
-    Best,
-    Entered,
-    Filtered,
-    Paired,
-    Projected,
-    United,
-    Widened,
-    derivation_of,
-)
+from riverrun.frontends.collections.derivation import Projected, best_of, derivation_of
 from riverrun.frontends.collections.expressions import compile_columns
-from riverrun.frontends.collections.expressions.tree import Node, kind_of, read
-from riverrun.frontends.collections.rows import Rows, one_line
+from riverrun.frontends.collections.expressions.tree import Node, kind_of
+from riverrun.frontends.collections.rows import one_line
+from riverrun.frontends.collections.tracing import NoShape, OfConstant, OfKey, Traced, Tracer, typed
 from riverrun.operators.iterations.spread import SpreadLoop
 from riverrun.plan.plan import Choice, Scope
-from riverrun.state.types import common_type, empty_batch, share_layout, type_text
+from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
 
 SOURCE, TARGET, WEIGHT, VALUE = "source", "target", "weight", "value"
 """Columns of a `SpreadShape`: the first two with the number of the key column behind."""
-
-
-class NoShape(Exception):
-    """Why a loop does not have a shape, in words that finish the sentence "not on arrays, since ..."."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +62,6 @@ class SpreadShape:
 
 
 @dataclass(frozen=True)
-class _OfConstant:
-    """A column computed from the columns of the constant side: the tree of its expression."""
-
-    tree: Node
-
-
-@dataclass(frozen=True)
-class _OfKey:
-    """A column of the key of the loop's variable."""
-
-    name: str
-
-
-@dataclass(frozen=True)
 class _OfValue:
     """The value of the loop's variable, or a message made of it and of an expression of the constant side."""
 
@@ -97,33 +69,8 @@ class _OfValue:
     weight: Node | None = None
 
 
-_Column = _OfConstant | _OfKey | _OfValue
-
-
-@dataclass(frozen=True, eq=False)
-class _Traced:
-    """Rows inside a loop, column by column. Where `varies`, they are made of the loop's variable."""
-
-    columns: Mapping[str, _Column]
-    varies: bool
-    constant: Collection | None = None
-    """The rows from outside of the loop that they are made of, if any."""
-    filters: Sequence[Node] = field(default_factory=tuple)
-    """Conditions on the columns of `constant`."""
-    sources: Mapping[str, _Column] = field(default_factory=dict)
-    """Where rows of the loop were joined with `constant`: what the columns of their key are there."""
-
-    def is_same(self, other: _Traced) -> bool:
-        """Whether two constant parts are the same rows, whatever the order of their columns."""
-        if self.varies or other.varies or self.constant is None or other.constant is None:
-            return False
-        same_rows = self.constant._port == other.constant._port
-        columns = dict(self.columns) == dict(other.columns)
-        return same_rows and columns and list(self.filters) == list(other.filters)
-
-
-def on_arrays(shape: SpreadShape, patience: int, name: str) -> Collection:
-    """The result of a loop of this shape, from one node that runs the loop on arrays. `name` is that node's."""
+def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
+    """The result of a loop of this shape, from one node that runs the loop on arrays. `loop` is the loop's name."""
     solution = shape.solution
     keys = [solution.schema.field(one).with_nullable(True) for one in shape.key]
     result = pa.schema([*keys, solution.schema.field(shape.value).with_nullable(True)])
@@ -141,25 +88,29 @@ def on_arrays(shape: SpreadShape, patience: int, name: str) -> Collection:
         sides.append(shape.workset.select(*result.names))
     operator = SpreadLoop(len(keys), shape.message, shape.greatest, shape.adds_keys, patience)
     arranged = [side._arranged(()) for side in sides]
-    return solution._add(operator, arranged, result, name).select(*solution.columns)
+    return solution._add(operator, arranged, result, f"{loop}:spread").select(*solution.columns)
 
 
 def offer_arrays(
-    shape: Callable[[], SpreadShape],
+    fast: Callable[[str], Collection],
     loop: Scope,
     result: Collection,
-    patience: int,
     mode: str,
     line: str,
 ) -> None:
-    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be."""
+    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be.
+
+    `fast` makes the same rows on arrays, by a node whose name begins with a word that it is given; or it raises a
+    `NoShape`.
+    """
     builder = result._builder
     if mode == "differential":
         builder.differential[loop.number] = "mode='differential'"
         return
     try:
         with builder.whole_or_not():
-            fast = _fast(shape, loop, result, patience)
+            _check_seen(loop, result)
+            instead = fast(loop.path.rstrip("/"))
     except NoShape as reason:
         if mode == "arrays":
             raise PlanError(
@@ -169,18 +120,16 @@ def offer_arrays(
             ) from None
         builder.differential[loop.number] = f"not on arrays: {reason}"
         return
-    builder.choices.append(Choice(loop, result._port, fast._port))
+    builder.choices.append(Choice(loop, result._port, instead._port))
 
 
-def _fast(
-    shape: Callable[[], SpreadShape], loop: Scope, result: Collection, patience: int
-) -> Collection:
+def _check_seen(loop: Scope, result: Collection) -> None:
+    """Refuse a loop whose rounds are looked at."""
     if loop.depth > 2:
         raise NoShape("it is inside another loop")
     for node in result._builder.nodes:
         if node.scope.is_inside(loop) and (node.operator.public_name or node.operator.passes_all):
             raise NoShape(f"rows are looked at inside of it, by {node.operator.describe()}")
-    return on_arrays(shape(), patience, f"{loop.path.rstrip('/')}:spread")
 
 
 def spread_of_send(
@@ -198,7 +147,7 @@ def spread_of_send(
         raise NoShape("nothing says which of two values is better")
     if len(better.by) > 1 or not isinstance(better.by[0], str) or better.by[0] != value:
         raise NoShape(f"better is not the least or greatest {value}, but {better!r}")
-    tracer = _Tracer(accepted, key, value)
+    tracer = _SpreadTracer(accepted, key, value)
     parts = tracer.trace(sent)
     edges, message = tracer.edges(parts, solution)
     return SpreadShape(edges, solution, workset, key, value, message, better.greatest, adds_keys)
@@ -207,17 +156,20 @@ def spread_of_send(
 def spread_of_body(start: Collection, variable: Collection, result: Collection) -> SpreadShape:
     """The shape of a loop whose body makes `result` of the rows of a round, `variable`."""
     names = {name: name for name in result.columns}
-    best = derivation_of(result)
-    while isinstance(best, Projected) and all(isinstance(one, str) for one in best.wanted.values()):
-        names = {name: best.wanted[inner] for name, inner in names.items()}
-        best = derivation_of(best.source)
-    if not isinstance(best, Best):
-        raise NoShape("its body does not end with the least or greatest value of each group")
+    made = derivation_of(result)
+    while isinstance(made, Projected) and all(isinstance(one, str) for one in made.wanted.values()):
+        names = {name: made.wanted[inner] for name, inner in names.items()}
+        made = derivation_of(made.source)
+    best = best_of(made)
+    if best is None:
+        raise NoShape(
+            "its body does not end with the least or greatest value of each group", is_other=True
+        )
     key = tuple([name for name in result.columns if names[name] in best.key])
     if len(key) != len(best.key) or len(names) != len(key) + 1:
-        raise NoShape("its body does not give a key and one value")
+        raise NoShape("its body does not give a key and one value", is_other=True)
     value = _only_value(start, key)
-    tracer = _Tracer(variable, key, value)
+    tracer = _SpreadTracer(variable, key, value)
     wanted: dict[str, Any] = {name: names[name] for name in key}
     wanted[value] = best.columns.get(names[value])
     if wanted[value] is None:
@@ -228,7 +180,7 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
     constant = [part for part in parts if not part.varies]
     if not sending:
         raise NoShape("nothing is sent along rows from outside of the loop")
-    identity = {**{name: _OfKey(name) for name in key}, value: _OfValue()}
+    identity = {**{name: OfKey(name) for name in key}, value: _OfValue()}
     for part in own:
         if dict(part.columns) != identity or part.filters:
             raise NoShape("its body takes rows of the round as they are, but in other columns")
@@ -238,7 +190,7 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
         raise NoShape(
             "its body puts in neither the rows of the round nor the rows at the start, so values may get worse"
         )
-    others = [tracer.outside(part, start) for part in constant if part not in starts]
+    others = [tracer.outside(part, start) for part in constant if not part.is_same(whole)]
     workset = others[0].concat(*others[1:]) if others else None
     edges, message = tracer.edges(sending, start)
     return SpreadShape(edges, start, workset, key, value, message, best.greatest, adds_keys=True)
@@ -248,7 +200,9 @@ def _only_value(rows: Collection, key: Sequence[str]) -> str:
     """The only column beside the key: a value of fixed width."""
     values = [name for name in rows.columns if name not in key]
     if len(values) != 1:
-        raise NoShape(f"there are {len(values)} columns beside the key, and not one value")
+        raise NoShape(
+            f"there are {len(values)} columns beside the key, and not one value", is_other=True
+        )
     kind = rows.schema.field(values[0]).type
     if not _is_word(kind):
         raise NoShape(f"the value {values[0]!r} is {type_text(kind)}, which has no fixed width")
@@ -268,152 +222,38 @@ def _is_word(kind: pa.DataType) -> bool:
     )
 
 
-class _Tracer:
-    """Follows rows inside a loop back to the loop's `variable` and to rows from outside."""
+class _SpreadTracer(Tracer):
+    """Follows messages that are made of one value."""
 
     def __init__(self, variable: Collection, key: tuple[str, ...], value: str) -> None:
-        self._variable = variable
-        self._loop: Scope = variable.scope
-        self._key = key
+        super().__init__(variable, key)
         self._value = value
 
-    def trace(self, rows: Rows) -> list[_Traced]:
-        """The parts that the rows consist of."""
-        if rows._port == self._variable._port:
-            columns: dict[str, _Column] = {name: _OfKey(name) for name in self._key}
-            columns[self._value] = _OfValue()
-            return [_Traced({name: columns[name] for name in rows.columns}, True)]
-        made = derivation_of(rows)
-        if not rows.scope.is_inside(self._loop):
-            return [self.constant(rows)]
-        if isinstance(made, Entered):
-            return self.trace(made.source)
-        if isinstance(made, Projected):
-            return [self.projected(part, made.wanted) for part in self.trace(made.source)]
-        if isinstance(made, Filtered):
-            return [self._filtered(part, made.predicate) for part in self.trace(made.source)]
-        if isinstance(made, Widened):
-            return [self._widened(part, made.kinds) for part in self.trace(made.source)]
-        if isinstance(made, United):
-            return [part for each in made.parts for part in self.trace(each)]
-        if isinstance(made, Paired):
-            lefts, rights = self.trace(made.left), self.trace(made.right)
-            return [self._paired(made, left, right) for left in lefts for right in rights]
-        node = rows._builder.nodes[rows._port.node]
-        raise NoShape(
-            f"there is a step in its body that arrays do not know: {node.operator.describe()}"
-        )
+    def of_value(self, name: str) -> _OfValue:
+        return _OfValue()
 
-    def constant(self, rows: Rows) -> _Traced:
-        """Rows from outside of the loop: columns of the rows that these columns were picked from."""
-        made = derivation_of(rows)
-        if isinstance(made, Widened):
-            return self._widened(self.constant(made.source), made.kinds)
-        if isinstance(made, Projected) and all(
-            isinstance(one, str) for one in made.wanted.values()
-        ):
-            return self.projected(self.constant(made.source), made.wanted)
-        here: Any = rows
-        return _Traced({name: _OfConstant({"Column": name}) for name in rows.columns}, False, here)
-
-    def _widened(self, part: _Traced, kinds: Mapping[str, pa.DataType]) -> _Traced:
-        """The rows, with some columns in wider types."""
-        columns = dict(part.columns)
-        for name, kind in kinds.items():
-            column = columns[name]
-            if not isinstance(column, _OfConstant):
-                raise NoShape(f"column {name!r} is of two types, in rows that change in the loop")
-            as_polars = pl.DataFrame(empty_batch(pa.schema({name: kind}))).schema[name]
-            wider = read(pl.col(name).cast(as_polars))
-            columns[name] = _OfConstant(_substituted(wider, {name: column}))
-        return replace(part, columns=columns)
-
-    def projected(self, part: _Traced, wanted: Mapping[str, Any]) -> _Traced:
-        columns = {name: self._column(value, part.columns) for name, value in wanted.items()}
-        return replace(part, columns=columns)
-
-    def _column(self, value: Any, columns: Mapping[str, _Column]) -> _Column:
-        if isinstance(value, str):
-            return columns[value]
-        if not isinstance(value, pl.Expr):
-            value = pl.lit(value, pl.Int64) if type(value) is int else pl.lit(value)
-        return self._meaning(read(value), columns, value)
-
-    def _meaning(self, tree: Node, columns: Mapping[str, _Column], shown: pl.Expr) -> _Column:
-        """What an expression of `columns` is: of the constant side, or a message made of the value."""
-        if all(isinstance(columns.get(name), _OfConstant) for name in _named(tree)):
-            return _OfConstant(_substituted(tree, columns))
-        kind, parts = kind_of(tree)
-        if kind == "Column":
-            return columns[parts]
-        if kind == "Alias":
-            return self._meaning(parts[0], columns, shown)
+    def computed(
+        self, tree: Node, columns: Mapping[str, Any], shown: pl.Expr, kind: Any
+    ) -> _OfValue:
+        head, parts = kind_of(tree)
         operands, message = [], ""
-        if kind == "BinaryExpr" and parts["op"] == "Plus":
+        if head == "BinaryExpr" and parts["op"] == "Plus":
             operands, message = [parts["left"], parts["right"]], "add"
-        elif kind == "Function" and parts["function"] in ("MinHorizontal", "MaxHorizontal"):
+        elif head == "Function" and parts["function"] in ("MinHorizontal", "MaxHorizontal"):
             operands, message = list(parts["input"]), str(parts["function"])[:3].lower()
         if len(operands) == 2:
-            meanings = [self._meaning(one, columns, shown) for one in operands]
+            meanings = [self.meaning(one, columns, shown) for one in operands]
             if meanings[0] != _OfValue():
                 meanings.reverse()
             first, second = meanings
-            if first == _OfValue() and isinstance(second, _OfConstant):
-                return _OfValue(message, second.tree)
+            if first == _OfValue() and isinstance(second, OfConstant):
+                return _OfValue(message, typed(second.tree, second.kind))
         raise NoShape(
             f"a message is {one_line(shown)}: not the value itself, the value plus a constant, or the smaller or "
             "greater of both"
         )
 
-    def _filtered(self, part: _Traced, predicate: Any) -> _Traced:
-        tree = read(predicate)
-        if not all(isinstance(part.columns.get(name), _OfConstant) for name in _named(tree)):
-            raise NoShape(f"rows are filtered by a value that changes: {one_line(predicate)}")
-        if part.constant is None:
-            raise NoShape(f"rows of the round are filtered: {one_line(predicate)}")
-        return replace(part, filters=(*part.filters, _substituted(tree, part.columns)))
-
-    def _paired(self, made: Paired, left: _Traced, right: _Traced) -> _Traced:
-        if left.varies == right.varies:
-            raise NoShape(
-                "two collections that change in the loop are joined"
-                if left.varies
-                else "rows from outside of the loop are joined inside the loop; join them before it"
-            )
-        moving, still, moving_key, still_key = left, right, made.left_key, made.right_key
-        if right.varies:
-            moving, still, moving_key, still_key = right, left, made.right_key, made.left_key
-        if moving.constant is not None:
-            raise NoShape("messages are joined with more than one collection")
-        by_key = {}
-        for mine, its in zip(moving_key, still_key, strict=True):
-            column = moving.columns[mine]
-            if not isinstance(column, _OfKey):
-                raise NoShape(f"values are joined on {mine!r}, which is not the key")
-            by_key[column.name] = still.columns[its]
-        if set(by_key) != set(self._key):
-            raise NoShape(f"values are joined on a part of their key {', '.join(self._key)}")
-        sides = (left, right)
-        columns: dict[str, _Column] = {}
-        for name, (side, inner) in made.names.items():
-            column = sides[side].columns[inner]
-            columns[name] = by_key[column.name] if isinstance(column, _OfKey) else column
-        filters = (*moving.filters, *still.filters)
-        return _Traced(columns, True, still.constant, filters, by_key)
-
-    # -- out of the loop
-
-    def outside(self, part: _Traced, like: Collection) -> Collection:
-        """Constant rows as a collection outside of the loop, with the columns and types of `like`."""
-        assert part.constant is not None
-        wanted = {name: _expression(part.columns[name]) for name in like.columns}
-        rows = self._rows(part, wanted)
-        for one in like.schema:
-            if not share_layout(rows.schema.field(one.name).type, one.type):
-                raise NoShape(f"column {one.name!r} is of two types")
-        return rows
-
-    def edges(self, parts: Sequence[_Traced], solution: Collection) -> tuple[Collection, str]:
+    def edges(self, parts: Sequence[Traced], solution: Collection) -> tuple[Collection, str]:
         """The edges along which messages are sent, and what a message is."""
         listed, messages = [], set()
         for part in parts:
@@ -428,20 +268,20 @@ class _Tracer:
             raise NoShape("messages of several kinds are sent")
         return listed[0].concat(*listed[1:]) if len(listed) > 1 else listed[0], messages.pop()
 
-    def _edges(self, part: _Traced, message: _OfValue, solution: Collection) -> Collection:
-        wanted: dict[str, Any] = {
-            f"{SOURCE}{at}": _expression(part.sources[name]) for at, name in enumerate(self._key)
+    def _edges(self, part: Traced, message: _OfValue, solution: Collection) -> Collection:
+        wanted: dict[str, OfConstant] = {
+            f"{SOURCE}{at}": part.sources[name] for at, name in enumerate(self._key)
         }
         for at, name in enumerate(self._key):
             target = part.columns[name]
-            if not isinstance(target, _OfConstant):
+            if not isinstance(target, OfConstant):
                 raise NoShape(
                     f"the target {name!r} of a message is computed from a value that changes"
                 )
-            wanted[f"{TARGET}{at}"] = _expression(target)
+            wanted[f"{TARGET}{at}"] = target
         if message.weight is not None:
-            wanted[WEIGHT] = _expression(_OfConstant(message.weight))
-        rows = self._rows(part, wanted)
+            wanted[WEIGHT] = OfConstant(message.weight)
+        rows = self.rows(part, wanted)
         for at, name in enumerate(self._key):
             kind = solution.schema.field(name).type
             for end in (SOURCE, TARGET):
@@ -485,45 +325,3 @@ class _Tracer:
         if not share_layout(result, kind):
             raise NoShape(f"a message is {type_text(result)}, and the value {type_text(kind)}")
         return rows
-
-    def _rows(self, part: _Traced, wanted: Mapping[str, Any]) -> Collection:
-        rows = part.constant
-        assert rows is not None
-        for condition in part.filters:
-            rows = rows.filter(_as_polars(condition))
-        try:
-            return rows.select(**wanted)
-        except RiverrunError as error:
-            raise NoShape(
-                f"its messages cannot be computed outside of the loop: {error}"
-            ) from error
-
-
-def _named(tree: Any) -> set[str]:
-    """The names of the columns in an expression."""
-    if isinstance(tree, dict):
-        names = {tree["Column"]} if isinstance(tree.get("Column"), str) else set()
-        return names.union(*map(_named, tree.values()))
-    return set().union(*map(_named, tree)) if isinstance(tree, list) else set()
-
-
-def _substituted(tree: Any, columns: Mapping[str, _Column]) -> Any:
-    """An expression, in which each column stands for what it is on the constant side."""
-    if isinstance(tree, dict):
-        if isinstance(tree.get("Column"), str):
-            column = columns[tree["Column"]]
-            assert isinstance(column, _OfConstant)
-            return column.tree
-        return {kind: _substituted(parts, columns) for kind, parts in tree.items()}
-    return [_substituted(part, columns) for part in tree] if isinstance(tree, list) else tree
-
-
-def _as_polars(tree: Node) -> pl.Expr:
-    return pl.Expr.deserialize(io.BytesIO(json.dumps(tree).encode()), format="json")
-
-
-def _expression(column: _Column) -> Any:
-    """What to select for a column of the constant side: its name where it is one."""
-    assert isinstance(column, _OfConstant)
-    kind, parts = kind_of(column.tree)
-    return parts if kind == "Column" else _as_polars(column.tree)

@@ -24,10 +24,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
+import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import PlanError
-from riverrun.frontends.collections.derivation import Widened, noted
+from riverrun.frontends.collections.derivation import Projected, noted
 from riverrun.frontends.collections.rows import Rows
 from riverrun.operators.reshape import Widen
 from riverrun.rows.types import family
@@ -47,10 +48,22 @@ def widened(collection: Kind, kinds: Mapping[str, pa.DataType]) -> Kind:
         fields.append(field)
     if not changed:
         return collection
-    wider = collection._add(
+    wide = collection._add(
         Widen(tuple(changed), tuple(schema.names)), [collection], pa.schema(fields)
     )
-    return noted(wider, Widened(collection, {schema.names[at]: kind for at, _, kind in changed}))
+    if not all(_is_number(kind) for _, *kinds in changed for kind in kinds):
+        return wide
+    types, columns = wide.polars_schema, {at for at, *_ in changed}
+    casts = {
+        name: pl.col(name).cast(types[name]) if at in columns else name
+        for at, name in enumerate(schema.names)
+    }
+    return noted(wide, Projected(collection, casts))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether widening to or from a type is what a cast of Polars does."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def common_kind(mine: pa.Field, its: pa.Field, words: tuple[str, str, str]) -> pa.DataType:

@@ -7,7 +7,7 @@ paths, reachability). Its core is `spreading`, whose parts are `slots` (numbers 
 
 `pull_loop` describes another kind of loop, in which each key makes its value anew in every round of the parts that come
 along its edges: PageRank. `pulling` runs the rounds, over `compressed` edges and the keys of `numbering`; `parts` and
-`words` are its rows and columns.
+`words` are its rows and columns. `pull` runs it as a node.
 
 `only_row` is a part of the reduce of a loop on collections.
 """

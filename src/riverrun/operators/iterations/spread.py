@@ -177,14 +177,14 @@ class Spreader(Arranged):
         before = 0
         for port, arrangement in enumerate(self._inputs):
             order = self._orders[port]
-            for rows in _content(so_far(arrangement.spine, upper), time):
+            for rows in content_of(so_far(arrangement.spine, upper), time):
                 columns = tuple([rows.columns[at] for at in order])
                 self._stage(spreading, port, rows.with_columns(columns), 1, ordered=True)
                 before += rows.rows
         for port, changes in came:
             self._stage(spreading, port, changes, -1)
             before -= changes.rows
-        kept = list(_content(so_far(self.arrangement.spine, upper), time))
+        kept = list(content_of(so_far(self.arrangement.spine, upper), time))
         if not kept:
             return spreading, []
         content = Changes.concat(kept)
@@ -211,7 +211,7 @@ class Spreader(Arranged):
             spreading.change_workset(columns[:width], columns[width], diffs)
 
 
-def _content(view: View, time: Timestamp) -> Iterable[Changes]:
+def content_of(view: View, time: Timestamp) -> Iterable[Changes]:
     """The rows of a state as of a time, with the columns in physical order."""
     width = range(len(view.schema.columns))
     for rows in view.scan(time) if view.batches else ():

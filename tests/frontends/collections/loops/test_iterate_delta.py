@@ -124,6 +124,17 @@ def by_two_columns(edges):
     return start.iterate_delta(send(start), key=["a", "b"], send=send, better=least, missing="add")
 
 
+def by_pairs(edges):
+    """Components of pairs, whose sources and targets have two columns each."""
+    steps = edges.select(a="src", b=pl.col("w") % 2, c="dst", d=pl.col("src") % 2)
+    start = steps.select("a", "b", label=pl.col("a") * 2 + pl.col("b")).distinct()
+
+    def send(labels):
+        return labels.join(steps, on=["a", "b"]).select(a="c", b="d", label="label")
+
+    return start.iterate_delta(send(start), key=["a", "b"], send=send, better=LEAST, missing="add")
+
+
 def by_expression(edges):
     """The label furthest from 3 wins."""
     both, start = both_ways(edges), own_labels(edges)
@@ -172,6 +183,7 @@ PROGRAMS = [
     widest,
     closure,
     by_two_columns,
+    by_pairs,
     by_expression,
     few_rounds,
     replacing,

@@ -108,6 +108,13 @@ class Projection:
         """A word, for the identity of a plan, of what the printed text of the expressions leaves out."""
         return left_out(each for each in self._arguments[1].values() if isinstance(each, pl.Expr))
 
+    @property
+    def told(self) -> str:
+        """The expressions in words that tell different ones apart."""
+        given = self._arguments[1].items()
+        text = ", ".join(f"{name}={' '.join(str(value).split())}" for name, value in given)
+        return f"{text} {self.exactly}".strip()
+
     def __reduce__(self) -> tuple[Any, ...]:
         return compile_columns, self._arguments
 
