@@ -53,6 +53,7 @@ __all__ = [
     "listed",
     "show",
     "users_line",
+    "with_article",
 ]
 
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -151,6 +152,15 @@ def show(value: Any) -> str:
     """A value as an error shows it: its repr, cut when that is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def with_article(noun: str) -> str:
+    """A noun, such as the name of a class, with the article that is spoken before it.
+
+    >>> with_article("int"), with_article("str"), with_article("uint8")
+    ('an int', 'a str', 'a uint8')
+    """
+    return f"{'an' if noun[:1] in set('aeioAEIO') else 'a'} {noun}"
 
 
 def listed(names: Iterable[Any], most: int = 40) -> str:

@@ -170,7 +170,10 @@ def test_spans_and_ends_that_are_none():
         ({"spans": 4}, "plan.spans"),
     ]
     wrong += [({"spans": {2: 4}}, "plan.lengths"), ({"spans": {}}, "plan.spans")]
-    wrong += [({"span": 5, "end": "until"}, "plan.end"), ({"span": 5, "end": "no"}, "plan.end")]
+    wrong += [
+        ({"span": 5, "end": "until"}, "plan.column_unknown"),
+        ({"span": 5, "end": "no"}, "plan.column_unknown"),
+    ]
     for arguments, code in wrong:
         with pytest.raises(rr.PlanError) as told:
             cycles(flow, edges, **arguments)

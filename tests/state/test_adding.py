@@ -153,7 +153,10 @@ def test_the_first_rows_of_a_group_are_counted_however_often_they_are_there() ->
     for _ in range(62):
         rows = rows.concat(rows)
     flow.output("top", rows.group_by("g").top(3, by="v"))
+    many = rows.group_by("g").top(3 * 2**60, by="v")
+    flow.output("many", many.group_by("v").count())
     with flow.run() as run:
         run.insert("rows", [(1, 1), (1, 2), (1, 3), (1, 4)])
         run.commit()
         assert run.read("top").rows() == [(1, 4)] * 3
+        assert run.read("many").rows() == [(4, 3 * 2**60)]

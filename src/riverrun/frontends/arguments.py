@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import PlanError, SchemaError
+from riverrun.errors import PlanError, SchemaError, with_article
 from riverrun.rows.column_names import checked_columns, flat
 from riverrun.rows.values import fields_of, show
 
@@ -133,7 +133,9 @@ def type_in_words(value: object) -> str:
     module, name = type(value).__module__.partition(".")[0], type(value).__name__
     if value is None:
         return "None"
-    return f"a {name}" if module in ("builtins", "riverrun", "__main__") else f"a {module} {name}"
+    return with_article(
+        name if module in ("builtins", "riverrun", "__main__") else f"{module} {name}"
+    )
 
 
 def not_a_collection(code: str, attempt: str, value: object) -> PlanError:

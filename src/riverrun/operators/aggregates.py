@@ -401,11 +401,12 @@ class FirstRows(GroupPart):
             # A row that is there three times is three of the k; one that is there more than k times is k of them, so
             # that sums of counts stay small.
             counts = np.minimum(counts, self.k)
-            before = np.cumsum(counts) - counts
+            exact = counts if self.k < _MANY else counts.astype(object)
+            before = np.cumsum(exact) - exact
             starts = np.flatnonzero(np.r_[True, queries[1:] != queries[:-1]])
             lengths = np.diff(np.r_[starts, len(queries)])
             ahead = before - np.repeat(before[starts], lengths)
-            counts = np.minimum(counts, self.k - ahead)
+            counts = np.minimum(counts, np.maximum(self.k - ahead, 0)).astype(np.int64)
             live = counts > 0
             columns = [selection.canonical(view.schema.positions[name]) for name in self.columns]
             if not live.all():

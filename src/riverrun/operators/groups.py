@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import OperatorFailed, SchemaError
+from riverrun.errors import OperatorFailed, SchemaError, show
 from riverrun.interrupts import exposed
 from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, queries_of
 from riverrun.operators.kept import check_groups
@@ -220,6 +220,12 @@ class Answers:
                 "rows",
                 hint=self._hint_for_dicts,
             )
+        if not is_frame(answer) and not isinstance(answer, list):
+            raise SchemaError(
+                "schema.rows",
+                f"the function {self._function} gave {show(answer)} for the group {group()}, not a list of rows",
+                hint="give a list or a frame: [row] for one row, [] for none",
+            )
         if is_frame(answer):
             self._convert_rows()
             self._pieces.append(self._converted(answer))
@@ -258,8 +264,11 @@ class Answers:
 
 
 def as_answer(answer: Any) -> Any:
-    """The rows that a function gave for a group: a frame as it is, anything else as a list. A dict is refused later."""
-    return answer if is_frame(answer) or isinstance(answer, Mapping) else list(answer)
+    """The rows that a function gave for a group: a frame as it is, anything else as a list. A dict is refused later, as
+    is what holds no rows, such as None."""
+    if is_frame(answer) or isinstance(answer, Mapping) or not isinstance(answer, Iterable):
+        return answer
+    return list(answer)
 
 
 def failed_group(error: Exception, function: str, group: tuple[Any, ...]) -> OperatorFailed:

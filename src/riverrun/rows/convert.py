@@ -49,7 +49,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import SchemaError
+from riverrun.errors import SchemaError, with_article
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import CellConverter, fields_of, is_optional, listed, show
 from riverrun.state.schema import Schema, conform_column
@@ -137,7 +137,8 @@ class _Declared:
         where = "the rows are" if row is None else f"row {row} is"
         raise SchemaError(
             "schema.not_rows",
-            f"cannot {attempt}: {where} {show(refused)}, a {type(refused).__name__}; the columns are: "
+            f"cannot {attempt}: {where} {show(refused)}, {with_article(type(refused).__name__)}; "
+            "the columns are: "
             f"{listed(self.names)}",
             hint="give a frame, a dict of columns, a list of rows (dicts, tuples, dataclasses), or one row",
             given=type(refused).__name__,

@@ -37,7 +37,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from riverrun.errors import SchemaError, listed, show
+from riverrun.errors import SchemaError, listed, show, with_article
 from riverrun.rows.types import FAMILIES, Family, family
 from riverrun.state.schema import Schema, wrong_length
 from riverrun.state.types import EnumType, NoCategory, encode, has_enums, spelled, type_text
@@ -310,7 +310,7 @@ def _null(value: Any, kind: pa.DataType) -> Any:
 
 def _only(value: Any, *kinds: type) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise _Misfit(f"it is a {type(value).__name__}")
+        raise _Misfit(f"it is {with_article(type(value).__name__)}")
     return value
 
 
@@ -337,7 +337,7 @@ def _time_of_numpy(value: np.datetime64 | np.timedelta64, kind: pa.DataType) -> 
         return item
     is_span = isinstance(value, np.timedelta64) and np.datetime_data(value.dtype)[0] == "ns"
     if not is_span or not pa.types.is_duration(kind):
-        raise _Misfit(f"it is a {value.dtype}")
+        raise _Misfit(f"it is {with_article(str(value.dtype))}")
     try:
         return pa.scalar(value).cast(kind)
     except pa.ArrowException as error:
@@ -350,7 +350,7 @@ def _moment(value: Any, kind: pa.DataType) -> Any:
         if unit in ("h", "m"):
             value = value.astype("datetime64[s]")
         elif unit not in ("s", "ms", "us", "ns", "generic"):
-            raise _Misfit(f"it is a {value.dtype}, and no instant")
+            raise _Misfit(f"it is {with_article(str(value.dtype))}, and no instant")
         cell = pa.scalar(value)
         if kind.tz is not None:
             raise _Misfit("it has no time zone, and the column has")
@@ -401,7 +401,7 @@ def _list(value: Any, kind: pa.DataType) -> Any:
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
     named = fields_of(value)
     if named is None:
-        raise _Misfit(f"it is a {type(value).__name__}")
+        raise _Misfit(f"it is {with_article(type(value).__name__)}")
     names = [field.name for field in kind]
     for name in names:
         if name not in named:

@@ -32,7 +32,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
         if "flow" in values and not isinstance(flow, rr.Dataflow):
             raise rr.PlanError(
                 "plan.algorithm",
-                f"cannot take a {type(flow).__name__} as flow of {function.__name__}: that is not a dataflow",
+                f"cannot take {_one_of(flow)} as flow of {function.__name__}: that is not a dataflow",
                 hint=f"the dataflow comes first: {function.__name__}(flow, collection, ...)",
                 line="",
             )
@@ -42,7 +42,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
             if name in values and not missing and not isinstance(rows, rr.Collection):
                 raise rr.PlanError(
                     "plan.algorithm",
-                    f"cannot take a {type(rows).__name__} as {name} of {function.__name__}: that is not a collection",
+                    f"cannot take {_one_of(rows)} as {name} of {function.__name__}: that is not a collection",
                     hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
                     line="",
                 )
@@ -116,6 +116,12 @@ def undirected(edges: rr.Collection) -> rr.Collection:
     ['src', 'dst', 'w']
     """
     return edges.concat(_reversed(edges))
+
+
+def _one_of(value: Any) -> str:
+    """A value by its class, in words: ``an int``."""
+    name = type(value).__name__
+    return f"{'an' if name[:1] in set('aeioAEIO') else 'a'} {name}"
 
 
 def _reversed(edges: rr.Collection) -> rr.Collection:

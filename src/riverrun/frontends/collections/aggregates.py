@@ -315,7 +315,7 @@ def max(column: Any) -> Aggregate:
 def first(column: Any, by: Any = None) -> Aggregate:
     """The value of a `column` in the first row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are first, the least of their values.
+    Where several rows are first, the least of their values. A row whose `by` is null comes after all others.
     """
     return Aggregate("first", _one(column, "first"), _order(by, "first"))
 
@@ -323,7 +323,7 @@ def first(column: Any, by: Any = None) -> Aggregate:
 def last(column: Any, by: Any = None) -> Aggregate:
     """The value of a `column` in the last row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are last, the least of their values.
+    Where several rows are last, the least of their values. Rows whose `by` is null are passed over, unless all are.
     """
     return Aggregate("last", _one(column, "last"), _order(by, "last"))
 

@@ -134,7 +134,7 @@ class Grouped:
         if not is_count(k):
             raise PlanError(
                 "plan.k",
-                f"cannot take the top {k!r} rows of a group: that is a whole number from 1 on",
+                f"cannot take the top {show(k)} rows of a group: that is a whole number from 1 on, below 2**62",
                 hint="for instance top(3, by='score')",
             )
         collection_ = self.collection
