@@ -88,8 +88,9 @@ class _Explained:
         inputs = sum(node.operator.role.is_source for node in nodes)
         outputs = sum(node.operator.role is Role.OUTPUT for node in nodes)
         counts = [_many(len(nodes), "node"), _many(inputs, "input"), _many(outputs, "output")]
-        if len(self.plan.scopes) > 1:
-            counts.append(_many(len(self.plan.scopes) - 1, "loop"))
+        loops = {node.scope.number for node in nodes if node.scope.parent is not None}
+        if loops:
+            counts.append(_many(len(loops), "loop"))
         facts: dict[str, str] = {}
         keeping = [node for node in self.order if node.operator.keeps_state]
         if keeping:

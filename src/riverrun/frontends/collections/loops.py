@@ -212,6 +212,10 @@ def _closed(
             no_spread = reason
         try:
             pull = pull_of_body(start, rows.inside, closed.given)
+            if mode == "auto" and not pull.adds_up:
+                # Sums change everywhere in every round, so a loop that runs them all again is faster, as a rule. The
+                # least or greatest of few rounds changes in few places.
+                raise NoShape("its rounds add nothing up, and a change may reach few of its rows")
             return pull_on_arrays(pull, rounds, patience, at_loop)
         except NoShape as no_pull:
             raise (no_pull if no_spread.is_other else no_spread) from None

@@ -76,6 +76,11 @@ class PullShape:
     combine: tuple[Combine, ...]
     formula: Formula | None
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether a round adds parts up."""
+        return any(each.how == "sum" for each in self.combine)
+
 
 @dataclass(frozen=True)
 class _OfValues:
