@@ -3,37 +3,29 @@
 The front end puts this operator in the place of a loop whose shape it knows (`frontends.collections.pull_shapes`). Its
 inputs are arrangements by no key, so all rows are on one worker: the edges, the rows at the start, and perhaps extra
 rows. Its output is the rows of the last round: one for each key. An epoch is one call: `Pulling` runs the loop again
-from its start, over the edges and rows that there are. Laws:
+from its start, over the edges and rows that there are. Law:
 
 - **Oracle.** As of each epoch, the output is the result of the loop run from scratch.
-- **Derived.** Edges and rows in memory follow from the arrangements at the inputs. The node's own state has its output;
-  the first run after a start is compared with that.
-- **Refused, not changed.** A run that fails leaves edges and rows as they were before its epoch.
 
 Cost: an epoch in which anything changes costs all rounds over all edges (`pulling`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
-from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.operators.iterations.array_loop import ArrayLoop
 from riverrun.operators.iterations.compressed import BelowZero
 from riverrun.operators.iterations.pull_loop import Columns, Combine, Formula, Pulled, PullLoop
 from riverrun.operators.iterations.pulling import Pulling
-from riverrun.operators.iterations.spread import content_of
 from riverrun.operators.iterations.words import Ints
-from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, so_far
-from riverrun.progress import Antichain, Timestamp
-from riverrun.state.batch import Batch
-from riverrun.state.changes import Changes
+from riverrun.plan.operator import Context, Operator
 from riverrun.state.types import canonical
 
 EDGES, START, EXTRAS = range(3)
@@ -140,101 +132,18 @@ def _told(combine: Combine) -> str:
     return f"the {combine.how} of part {combine.part}"
 
 
-class Puller(Arranged):
-    """A pull on a worker: edges and rows that live over all epochs, and the state with the rows that were given."""
+class Puller(ArrayLoop):
+    """A pull on a worker: edges and rows that live over all epochs."""
 
     def __init__(self, context: Context, operator: PullRounds) -> None:
         super().__init__(context)
         self._operator = operator
-        columns = self.node.schemas[0]
-        self._schema = state_schema(columns, ())
-        self._positions = tuple([self._schema.positions[name] for name in columns.names])
-        self.arrangement = Arrangement(context.spine(self._schema))
-        self._inputs: list[Arrangement] = []
-        self._orders: list[list[int]] = []
-        kinds: list[list[pa.DataType]] = []
-        for port, (source, at) in enumerate(zip(context.sources, self.node.inputs, strict=True)):
-            assert isinstance(source, Arranged)
-            arrangement = source.arrangement
-            schema = source.node.schemas[at.output]
-            self._inputs.append(arrangement)
-            self._orders.append([arrangement.spine.schema.positions[name] for name in schema.names])
-            kinds.append([canonical(each.type, each.name) for each in schema])
-            arrangement.readers.append(partial(self.announced, port))
-        self._loop = operator.loop(
-            [canonical(each.type, each.name) for each in columns], kinds[EDGES][2 * operator.key :]
-        )
-        self._pulling: Pulling | None = None
-        self._came: dict[Timestamp, list[tuple[int, Changes]]] = {}
+        columns = [canonical(each.type, each.name) for each in self.node.schemas[0]]
+        self._pulling = Pulling(operator.loop(columns, self.kinds[EDGES][2 * operator.key :]))
         self._last: Pulled | None = None
 
-    def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
-        self.context.arrive(port, time)
-        if time not in self._came:
-            self._came[time] = []
-            self.context.request(time)
-        self._came[time].append((port, changes_of(batch, time)))
-
-    def run(self, time: Timestamp, upper: Antichain) -> None:
-        came = self._came.pop(time)
-        if self._pulling is None:
-            pulling = Pulling(self._loop)
-            self._stage_all(pulling, time, upper)
-            self._converge(pulling)
-            kept = [rows.negate() for rows in self._kept(time, upper)]
-            given = [_changes(pulling.rows(), 1, time), *kept]
-            self._pulling = pulling
-        else:
-            pulling = self._pulling
-            try:
-                for port in range(len(self._inputs)):
-                    here = [each for at, each in came if at == port]
-                    if here:
-                        self._stage(pulling, port, Changes.concat(here))
-                self._converge(pulling)
-            except BaseException:
-                pulling.undo()
-                raise
-            net = pulling.net()
-            given = [_changes(net.new, 1, time), _changes(net.old, -1, time)]
-        pulling.settle()
-        changes = Changes.concat(given).consolidate()
-        if not changes.rows:
-            return
-        order = sorted(range(len(self._positions)), key=self._positions.__getitem__)
-        batch = Batch.of(self._schema, changes, tuple(order), self.arrangement.spine.upper, upper)
-        if len(batch):
-            self.arrangement.append(batch, time)
-        if self.context.has_consumers:
-            self.context.push(changes, 0)
-
-    def figures(self) -> dict[str, dict[str, int]]:
-        last = self._last
-        if last is None:
-            return {}
-        changed = sum(each.changed for each in last.history)
-        return {self.node.name: {"rounds": last.rounds, "changed": changed}}
-
-    def _converge(self, pulling: Pulling) -> None:
-        operator = self._operator
-        self._last = pulling.run(rounds=operator.rounds, unchanged=True, patience=operator.patience)
-
-    def _kept(self, time: Timestamp, upper: Antichain) -> Iterable[Changes]:
-        """The rows that were given before this time."""
-        for rows in content_of(so_far(self.arrangement.spine, upper), time):
-            yield rows.with_columns(tuple([rows.columns[at] for at in self._positions]))
-
-    def _stage_all(self, pulling: Pulling, time: Timestamp, upper: Antichain) -> None:
-        """Take all rows that there are as of a time."""
-        for port, arrangement in enumerate(self._inputs):
-            every = list(content_of(so_far(arrangement.spine, upper), time))
-            if every:
-                self._stage(pulling, port, Changes.concat(every))
-
-    def _stage(self, pulling: Pulling, port: int, changes: Changes) -> None:
-        columns = [changes.columns[at] for at in self._orders[port]]
-        diffs: Ints = np.asarray(changes.diff_array(), np.int64)
-        width = self._operator.key
+    def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
+        pulling, width = self._pulling, self._operator.key
         keys, rest = columns[:width], columns[width:]
         try:
             if port == EDGES:
@@ -251,8 +160,19 @@ class Puller(Arranged):
                 hint="delete only rows that were inserted; mode='differential' takes rows that are owed",
             ) from None
 
+    def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
+        operator, pulling = self._operator, self._pulling
+        self._last = pulling.run(rounds=operator.rounds, unchanged=True, patience=operator.patience)
+        net = pulling.net()
+        pulling.settle()
+        return [
+            (columns, np.full(len(columns[0]), diff, np.int64))
+            for columns, diff in ((net.new, 1), (net.old, -1))
+        ]
 
-def _changes(columns: Columns, diff: int, time: Timestamp) -> Changes:
-    """Rows that all come, or all go."""
-    rows = len(columns[0])
-    return Changes(tuple(columns), rows, (time,), None, 0, np.full(rows, diff, np.int64))
+    def figures(self) -> dict[str, dict[str, int]]:
+        last = self._last
+        if last is None:
+            return {}
+        changed = sum(each.changed for each in last.history)
+        return {self.node.name: {"rounds": last.rounds, "changed": changed}}

@@ -1,0 +1,110 @@
+"""Array loops: the actor of a node that runs a whole loop on arrays, whatever the loop does.
+
+`spread` and `pull` are such nodes. Their inputs are arrangements by no key, so all rows are on one worker. An epoch is
+one call of `run`: the actor hands the changes at the inputs to the arrays, has the loop run to its end, and sends the
+net change of the result. Laws:
+
+- **Derived.** All that arrays have follows from the arrangements at the inputs. The node's own state is its result. The
+  first time that an actor is run, it takes all rows that there are, and compares the result with its state. So it makes
+  no difference which states were kept, and which were built anew.
+- **Once.** Each change at an input is handed over once.
+
+Cost: the first run of an actor, after a start or after an epoch that was refused, takes all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.plan.operator import Arranged, Arrangement, Context, so_far
+from riverrun.progress import Antichain, Timestamp
+from riverrun.state.batch import Batch
+from riverrun.state.changes import Changes
+from riverrun.state.columns import Ints
+from riverrun.state.types import canonical
+from riverrun.state.view import View
+
+
+class ArrayLoop(Arranged):
+    """A loop on arrays. A subclass takes changes (`stage`), and runs the loop (`converge`)."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = state_schema(columns, ())
+        self._order = [self._schema.positions[name] for name in columns.names]
+        self.arrangement = Arrangement(context.spine(self._schema))
+        self._inputs: list[tuple[Arrangement, list[int]]] = []
+        self.kinds: list[list[pa.DataType]] = []
+        """The canonical types of the columns of each input."""
+        for port, (source, at) in enumerate(zip(context.sources, self.node.inputs, strict=True)):
+            assert isinstance(source, Arranged)
+            arrangement, schema = source.arrangement, source.node.schemas[at.output]
+            places = arrangement.spine.schema.positions
+            self._inputs.append((arrangement, [places[name] for name in schema.names]))
+            self.kinds.append([canonical(each.type, each.name) for each in schema])
+            arrangement.readers.append(partial(self.announced, port))
+        self._came: dict[Timestamp, list[tuple[int, Changes]]] = {}
+        self._began = False
+
+    def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
+        """Take changes at an input."""
+        raise NotImplementedError
+
+    def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
+        """Run the loop, and give what the result differs by from that of the last run: columns, and diffs. The first
+        run gives all rows."""
+        raise NotImplementedError
+
+    def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
+        self.context.arrive(port, time)
+        if time not in self._came:
+            self._came[time] = []
+            self.context.request(time)
+        self._came[time].append((port, changes_of(batch, time)))
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        came = self._came.pop(time)
+        is_first, self._began = not self._began, True
+        for port, changes in self._all(time, upper) if is_first else came:
+            columns = [changes.columns[at] for at in self._inputs[port][1]]
+            self.stage(port, columns, np.asarray(changes.diff_array(), np.int64))
+        given = [
+            Changes(tuple(columns), len(diffs), (time,), None, 0, diffs)
+            for columns, diffs in self.converge()
+            if len(diffs)
+        ]
+        if is_first:
+            for rows in content_of(so_far(self.arrangement.spine, upper), time):
+                given.append(rows.with_columns([rows.columns[at] for at in self._order]).negate())
+        if not given:
+            return
+        changes = given[0] if len(given) == 1 else Changes.concat(given)
+        order = sorted(range(len(self._order)), key=self._order.__getitem__)
+        batch = Batch.of(self._schema, changes, order, self.arrangement.spine.upper, upper)
+        if not len(batch):
+            return
+        self.arrangement.append(batch, time)
+        if self.context.has_consumers:
+            added = changes_of(batch, time)
+            self.context.push(added.with_columns([added.columns[at] for at in self._order]), 0)
+
+    def _all(self, time: Timestamp, upper: Antichain) -> Iterator[tuple[int, Changes]]:
+        """All rows at the inputs as of a time."""
+        for port, (arrangement, _) in enumerate(self._inputs):
+            every = list(content_of(so_far(arrangement.spine, upper), time))
+            if every:
+                yield port, Changes.concat(every)
+
+
+def content_of(view: View, time: Timestamp) -> Iterator[Changes]:
+    """The rows of a state as of a time, with the columns in physical order."""
+    width = range(len(view.schema.columns))
+    for rows in view.scan(time) if view.batches else ():
+        columns = tuple([rows.canonical(at) for at in width])
+        yield Changes(columns, len(rows), (time,), None, 0, rows.counts)
