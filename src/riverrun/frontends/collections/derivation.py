@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import polars as pl
 
 from riverrun.frontends.collections.expressions.tree import kind_of, read
+from riverrun.plan.operator import Role
 
 if TYPE_CHECKING:
     from riverrun.frontends.collections.rows import Rows
@@ -103,7 +104,14 @@ class Best:
     whole: bool
 
 
-Derivation = Projected | Filtered | Paired | United | Entered | Unique | Aggregated | Best
+@dataclass(frozen=True)
+class Subset:
+    """Some of the rows of a collection, each no more often than there."""
+
+    source: Rows
+
+
+Derivation = Projected | Filtered | Paired | United | Entered | Unique | Aggregated | Best | Subset
 
 
 def noted(made: Made, derivation: Derivation) -> Made:
@@ -116,6 +124,24 @@ def derivation_of(rows: Rows) -> Derivation | None:
     """How a collection was made, if that was noted."""
     derivation: Derivation | None = rows._builder.shared.get(("derivation", rows._port))
     return derivation
+
+
+def may_owe(rows: Rows) -> bool:
+    """Whether a row may be there less than no times, as far as is known: behind a negation."""
+    builder = rows._builder
+    seen, waiting = {rows._port}, [rows._port]
+    while waiting:
+        port = waiting.pop()
+        made = builder.shared.get(("derivation", port))
+        if isinstance(made, Unique | Aggregated | Best):
+            continue
+        node = builder.nodes[port.node]
+        if node.operator.role is Role.NEGATE:
+            return True
+        sources = {made.source._port} if isinstance(made, Subset) else {*node.inputs}
+        waiting += sources - seen
+        seen |= sources
+    return False
 
 
 def best_of(derivation: Derivation | None) -> Best | None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError
 from riverrun.frontends.arguments import is_one_of, not_a_collection
-from riverrun.frontends.collections.derivation import Paired, noted
+from riverrun.frontends.collections.derivation import Paired, Subset, noted
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.widening import common_kind, widened
 from riverrun.operators.join import Join
@@ -93,7 +93,7 @@ def join(
     right = widened(right, dict(zip(right_key, kinds, strict=True)))
     if how in ("semi", "anti"):
         matched = _semi(left, left_key, right, right_key, kinds)
-        return matched if how == "semi" else left.concat(matched.negate())
+        return matched if how == "semi" else noted(left.concat(matched.negate()), Subset(left))
     left = widened(left, dict(zip(left_key, kinds, strict=True)))
     if how == "right":
         flipped = join(right, left, None, right_key, left_key, "left", suffix)
@@ -102,13 +102,15 @@ def join(
     pairs = _pairs(left, left_key, right, right_key, names)
     if how in ("inner", "cross"):
         return pairs
-    alone = left.concat(_semi(left, left_key, right, right_key, kinds).negate())
+    missing = _semi(left, left_key, right, right_key, kinds).negate()
+    alone = noted(left.concat(missing), Subset(left))
     width = len(left.columns)
     rest = [canonical(field.type) for field in pairs.schema][width:]
     padded = alone._add(Pad((*range(width), *rest)), [alone], pairs.schema)
     if how == "left":
         return pairs.concat(padded)
-    others = right.concat(_semi(right, right_key, left, left_key, kinds).negate())
+    missing = _semi(right, right_key, left, left_key, kinds).negate()
+    others = noted(right.concat(missing), Subset(right))
     places: list[Any] = []
     for field in left.schema:
         if field.name in left_key:

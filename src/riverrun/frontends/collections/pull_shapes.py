@@ -27,6 +27,7 @@ from riverrun.frontends.collections.derivation import (
     Projected,
     derivation_of,
     has_one_row,
+    may_owe,
 )
 from riverrun.frontends.collections.expressions import Projection, canonical, compile_columns
 from riverrun.frontends.collections.expressions.tree import Node, kind_of
@@ -37,6 +38,7 @@ from riverrun.frontends.collections.tracing import (
     Traced,
     Tracer,
     as_polars,
+    check_key,
     named_in,
     typed,
 )
@@ -134,6 +136,9 @@ def pull_of_body(start: Collection, variable: Collection, result: Collection) ->
     if other:
         raise NoShape(f"{other[0]!r} is no sum, min, max or count")
     finished = _Finished.of(start, made, rows, chain)
+    check_key(start, finished.key)
+    if may_owe(start):
+        raise NoShape("the rows at the start come behind a negation, and might be owed")
     tracer = _PullTracer(variable, finished.key)
     parts, combine = _parts(made)
     kinds = compile_columns(made.source.schema, parts, "combine parts").schema

@@ -25,13 +25,30 @@ import pyarrow as pa
 
 from riverrun.errors import PlanError, RiverrunError
 from riverrun.frontends.collections.best import Better
-from riverrun.frontends.collections.derivation import Projected, best_of, derivation_of
+from riverrun.frontends.collections.derivation import (
+    Filtered,
+    Paired,
+    Projected,
+    United,
+    best_of,
+    derivation_of,
+)
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.expressions.tree import Node, kind_of
-from riverrun.frontends.collections.rows import one_line
-from riverrun.frontends.collections.tracing import NoShape, OfConstant, OfKey, Traced, Tracer, typed
+from riverrun.frontends.collections.rows import Rows, one_line
+from riverrun.frontends.collections.tracing import (
+    NoShape,
+    OfConstant,
+    OfKey,
+    Traced,
+    Tracer,
+    check_key,
+    is_picked,
+    named_of,
+    typed,
+)
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Choice, Scope
+from riverrun.plan.plan import Choice, Port, Scope
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -147,10 +164,15 @@ def spread_of_send(
         raise NoShape("nothing says which of two values is better")
     if len(better.by) > 1 or not isinstance(better.by[0], str) or better.by[0] != value:
         raise NoShape(f"better is not the least or greatest {value}, but {better!r}")
+    check_key(solution, key)
     tracer = _SpreadTracer(accepted, key, value)
     parts = tracer.trace(sent)
+    at_start = _StartTracer(solution, key, value).trace(workset)
+    if len(parts) != len(at_start) or not all(map(Traced.is_same, parts, at_start)):
+        raise NoShape("its workset is not what the rows of the solution send")
     edges, message = tracer.edges(parts, solution)
-    return SpreadShape(edges, solution, workset, key, value, message, better.greatest, adds_keys)
+    _check_floats(solution, value, message, better.greatest)
+    return SpreadShape(edges, solution, None, key, value, message, better.greatest, adds_keys)
 
 
 def spread_of_body(start: Collection, variable: Collection, result: Collection) -> SpreadShape:
@@ -165,7 +187,12 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
         raise NoShape(
             "its body does not end with the least or greatest value of each group", is_other=True
         )
+    if best.whole and len(best.columns) > 1:
+        raise NoShape("its body takes the best row by several columns", is_other=True)
+    if len(set(names.values())) < len(names):
+        raise NoShape("its body gives a column twice")
     key = tuple([name for name in result.columns if names[name] in best.key])
+    check_key(start, key)
     if len(key) != len(best.key) or len(names) != len(key) + 1:
         raise NoShape("its body does not give a key and one value", is_other=True)
     value = _only_value(start, key)
@@ -193,7 +220,17 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
     others = [tracer.outside(part, start) for part in constant if not part.is_same(whole)]
     workset = others[0].concat(*others[1:]) if others else None
     edges, message = tracer.edges(sending, start)
+    if message in ("min", "max") and workset is not None and workset.schema.field(value).nullable:
+        raise NoShape(f"a message is the {message} of two columns, and one of them may be null")
+    _check_floats(start, value, message, best.greatest)
     return SpreadShape(edges, start, workset, key, value, message, best.greatest, adds_keys=True)
+
+
+def _check_floats(start: Collection, value: str, message: str, greatest: bool) -> None:
+    """Refuse the greatest of floats that are added up: infinities add up to NaN, which is greater than both."""
+    is_float = pa.types.is_floating(start.schema.field(value).type)
+    if is_float and greatest and message == "add":
+        raise NoShape("the greatest of floats that are added up may be NaN")
 
 
 def _only_value(rows: Collection, key: Sequence[str]) -> str:
@@ -325,3 +362,50 @@ class _SpreadTracer(Tracer):
         if not share_layout(result, kind):
             raise NoShape(f"a message is {type_text(result)}, and the value {type_text(kind)}")
         return rows
+
+
+class _StartTracer(_SpreadTracer):
+    """Follows rows outside of the loop back to the rows of the solution at the start, before they were widened or
+    after."""
+
+    def __init__(self, solution: Collection, key: tuple[str, ...], value: str) -> None:
+        super().__init__(solution, key, value)
+        self._starts = {solution._port}
+        made = derivation_of(solution)
+        while isinstance(made, Projected) and _is_widening(made.wanted):
+            self._starts.add(made.source._port)
+            made = derivation_of(made.source)
+
+    def trace(self, rows: Rows) -> list[Traced]:
+        if rows._port in self._starts:
+            return super().trace(self._variable)
+        if not _comes_of(rows, self._starts):
+            return [self.constant(rows)]
+        return super().trace(rows)
+
+
+def _is_widening(wanted: Mapping[str, Any]) -> bool:
+    """Whether columns are the same ones, or casts of the same ones."""
+    return all(is_picked(each) and named_of(each) == name for name, each in wanted.items())
+
+
+def _comes_of(rows: Rows, ports: set[Port]) -> bool:
+    """Whether rows were made of the rows of some port, by steps that were noted."""
+    waiting, seen = [rows], {rows._port}
+    while waiting:
+        made = derivation_of(waiting.pop())
+        if isinstance(made, Paired):
+            sources: Sequence[Rows] = (made.left, made.right)
+        elif isinstance(made, United):
+            sources = made.parts
+        elif isinstance(made, Projected | Filtered):
+            sources = (made.source,)
+        else:
+            continue
+        for source in sources:
+            if source._port in ports:
+                return True
+            if source._port not in seen:
+                seen.add(source._port)
+                waiting.append(source)
+    return False

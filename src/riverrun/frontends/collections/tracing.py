@@ -34,6 +34,7 @@ from riverrun.frontends.collections.derivation import (
     Projected,
     United,
     derivation_of,
+    may_owe,
 )
 from riverrun.frontends.collections.expressions.tree import Node, kind_of, read, selects
 from riverrun.frontends.collections.rows import Rows, one_line
@@ -42,6 +43,10 @@ from riverrun.state.types import share_layout
 
 if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
+
+
+MOST_PARTS = 32
+"""So many parts may be put together in the body of a loop on arrays."""
 
 
 class NoShape(Exception):
@@ -84,12 +89,15 @@ class Traced:
     """Where rows of the loop were joined with `constant`: what the columns of their key are there."""
 
     def is_same(self, other: Traced) -> bool:
-        """Whether two constant parts are the same rows, whatever the order of their columns."""
-        if self.varies or other.varies or self.constant is None or other.constant is None:
+        """Whether two parts are the same rows, whatever the order of their columns."""
+        if self.varies != other.varies or self.constant is None or other.constant is None:
             return False
-        same_rows = self.constant._port == other.constant._port
-        same_columns = dict(self.columns) == dict(other.columns)
-        return same_rows and same_columns and list(self.filters) == list(other.filters)
+        return (
+            self.constant._port == other.constant._port
+            and dict(self.columns) == dict(other.columns)
+            and list(self.filters) == list(other.filters)
+            and dict(self.sources) == dict(other.sources)
+        )
 
 
 class Tracer:
@@ -127,7 +135,10 @@ class Tracer:
         if isinstance(made, Filtered):
             return [self._filtered(part, made.predicate) for part in self.trace(made.source)]
         if isinstance(made, United):
-            return [part for each in made.parts for part in self.trace(each)]
+            parts = [part for each in made.parts for part in self.trace(each)]
+            if len(parts) > MOST_PARTS:
+                raise NoShape(f"more than {MOST_PARTS} collections are put together in its body")
+            return parts
         if isinstance(made, Paired):
             lefts, rights = self.trace(made.left), self.trace(made.right)
             return [self._paired(made, left, right) for left in lefts for right in rights]
@@ -139,8 +150,12 @@ class Tracer:
     def constant(self, rows: Rows) -> Traced:
         """Rows from outside of the loop: as columns of the rows that they were picked from, or widened."""
         made = derivation_of(rows)
-        if isinstance(made, Projected) and all(map(_is_picked, made.wanted.values())):
+        if isinstance(made, Projected) and all(map(is_picked, made.wanted.values())):
             return self.projected(self.constant(made.source), made.wanted, rows.polars_schema)
+        if may_owe(rows):
+            raise NoShape(
+                "rows from outside of the loop come behind a negation, and might cancel others"
+            )
         here: Any = rows
         kinds = rows.polars_schema
         named = {name: OfConstant({"Column": name}, kinds[name]) for name in rows.columns}
@@ -177,6 +192,7 @@ class Tracer:
         if not named_in(tree) <= columns.keys():
             raise NoShape(f"an expression looks at elements: {one_line(shown)}")
         if all(isinstance(columns.get(name), OfConstant) for name in named_in(tree)):
+            check_total(tree, columns, shown)
             return OfConstant(substituted(tree, columns), kind)
         return self.computed(tree, columns, shown, kind)
 
@@ -189,6 +205,7 @@ class Tracer:
             raise NoShape(f"rows are filtered by a value that changes: {one_line(predicate)}")
         if part.constant is None:
             raise NoShape(f"rows of the round are filtered: {one_line(predicate)}")
+        check_total(tree, part.columns, predicate)
         return replace(part, filters=(*part.filters, substituted(tree, part.columns)))
 
     def _paired(self, made: Paired, left: Traced, right: Traced) -> Traced:
@@ -235,9 +252,9 @@ class Tracer:
         """The constant rows of a part, outside of the loop, as some columns of the constant side."""
         rows = part.constant
         assert rows is not None
-        for condition in part.filters:
-            rows = rows.filter(as_polars(condition, rows.schema))
         try:
+            for condition in part.filters:
+                rows = rows.filter(as_polars(condition, rows.schema))
             return rows.select(
                 **{name: expression_of(column, rows.schema) for name, column in wanted.items()}
             )
@@ -250,7 +267,7 @@ class Tracer:
 # -- trees
 
 
-def _is_picked(value: Any) -> bool:
+def is_picked(value: Any) -> bool:
     """Whether a column is another one, or a cast of another one."""
     if isinstance(value, str):
         return True
@@ -258,6 +275,14 @@ def _is_picked(value: Any) -> bool:
         return False
     kind, parts = kind_of(read(value))
     return kind == "Cast" and kind_of(parts["expr"])[0] == "Column"
+
+
+def named_of(value: Any) -> str:
+    """The name of the column that is picked, or cast."""
+    if isinstance(value, str):
+        return value
+    (name,) = named_in(read(value))
+    return name
 
 
 def named_in(tree: Any) -> set[str]:
@@ -277,6 +302,80 @@ def check_moves(tree: Node, shown: Any) -> None:
         raise NoShape(f"a Python function is called: {one_line(shown)}")
     if kinds & {"AsStruct", "Field", "KeepName", "RenameAlias", "WithFields"}:
         raise NoShape(f"an expression depends on the names of columns: {one_line(shown)}")
+
+
+_TOTAL = {"Abs", "Negate", "FillNull", "Coalesce", "MinHorizontal", "MaxHorizontal", "Boolean"}
+"""The functions of Polars that arrays know to have a value for every row."""
+
+
+def check_total(tree: Node, columns: Mapping[str, Any], shown: Any) -> None:
+    """Refuse an expression that may fail for some row.
+
+    Outside of the loop it is computed for all rows, and inside only for those that are reached.
+    """
+    kind, parts = kind_of(tree)
+    if kind in ("Column", "Literal"):
+        return
+    if kind == "Alias":
+        inner = [parts[0]]
+    elif kind == "BinaryExpr":
+        inner = [parts["left"], parts["right"]]
+    elif kind == "Ternary":
+        inner = [parts["predicate"], parts["truthy"], parts["falsy"]]
+    elif kind == "Cast" and _is_total(parts, columns):
+        inner = [parts["expr"]]
+    elif kind == "Function" and kind_of(parts["function"])[0] in _TOTAL:
+        inner = list(parts["input"])
+    else:
+        raise NoShape(f"an expression might fail for rows that are not reached: {one_line(shown)}")
+    for each in inner:
+        check_total(each, columns, shown)
+
+
+def _is_total(cast: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
+    """Whether a cast has a value for every row."""
+    if cast["options"] != "Strict":
+        return True
+    kind, parts = kind_of(cast["expr"])
+    if kind == "Literal":
+        return True
+    column = columns.get(parts) if kind == "Column" else None
+    dtype = cast["dtype"].get("Literal") if isinstance(cast["dtype"], dict) else None
+    given = getattr(column, "kind", None)
+    if given is None or not isinstance(dtype, str) or not given.is_numeric():
+        return False
+    wanted = getattr(pl, dtype, None)
+    if wanted in (pl.Float32, pl.Float64):
+        return not given.is_decimal()
+    if wanted is None or not (given.is_integer() and wanted.is_integer()):
+        return False
+    least, most = _range_of(given)
+    return _range_of(wanted)[0] <= least and most <= _range_of(wanted)[1]
+
+
+def _range_of(kind: Any) -> tuple[int, int]:
+    bits = int("".join(filter(str.isdigit, str(kind))))
+    return (
+        (0, 2**bits - 1)
+        if kind.is_unsigned_integer()
+        else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
+
+
+def check_key(start: Rows, key: Sequence[str]) -> None:
+    """Refuse a key that arrays do not know."""
+    if not key:
+        raise NoShape("it has no key")
+    for name in key:
+        if _has_words(start.schema.field(name).type):
+            raise NoShape(f"the key {name!r} is an enum")
+
+
+def _has_words(kind: pa.DataType) -> bool:
+    """Whether some values of a type are kept as numbers of words."""
+    if pa.types.is_dictionary(kind):
+        return True
+    return any(_has_words(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _kinds_in(tree: Any) -> set[str]:

@@ -38,6 +38,10 @@ def optimized(plan: Plan) -> Plan:
 
 def _taken(plan: Plan, choice: Choice) -> Plan:
     """The plan in which consumers of `choice.loop` take from `choice.instead`, and the loop is gone."""
+    if _is_seen(plan, choice):
+        others = tuple(each for each in plan.choices if each is not choice)
+        gone = _idle(plan.nodes, {choice.instead.node})
+        return without(replace(plan, choices=others), gone)
     nodes = list(plan.nodes)
     for node in plan.nodes:
         if choice.leave in node.inputs:
@@ -48,6 +52,19 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
     gone = _idle(nodes, {*inside, choice.leave.node})
     return without(replace(plan, nodes=tuple(nodes)), gone)
+
+
+def _is_seen(plan: Plan, choice: Choice) -> bool:
+    """Whether somebody looks into the loop, or takes rows of it from elsewhere than where they leave."""
+    for node in plan.nodes:
+        if node.scope.is_inside(choice.loop):
+            if node.operator.public_name or node.operator.passes_all:
+                return True
+        elif node.number != choice.leave.node and any(
+            plan.nodes[port.node].scope.is_inside(choice.loop) for port in node.inputs
+        ):
+            return True
+    return False
 
 
 def _idle(nodes: Iterable[Node], gone: set[int]) -> set[int]:
