@@ -374,7 +374,7 @@ def names_of_staying(flow: rr.Dataflow) -> list[str]:
 def test_what_is_split_by_the_key_already_stays() -> None:
     flow = rr.Dataflow("graph")
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
-    flow.output("components", components(edges))
+    flow.output("components", components(edges, prioritised=True))
     assert names_of_staying(flow) == ["loop-1/exchange-1"]
 
 

@@ -164,7 +164,7 @@ def test_options_and_triggers_that_are_not_there_are_refused(spark: SparkSession
             ("pushFilters", "yes", "that is true or false"),
             ("chnages", "true", "did you mean .*changes"),
             ("asOf", "0", "epoch"),
-            ("colour", "red", "the options are run, output, epoch"),
+            ("colour", "red", "the options are run, name, epoch"),
         ):
             with pytest.raises(PySparkException, match=said):
                 spark.read.format("riverrun").option(name, value).load("out").collect()

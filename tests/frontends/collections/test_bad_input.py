@@ -271,7 +271,7 @@ WHILE_RUNNING = {
         lambda rows: rows.co_group(
             rows, "b", lambda k, x, y: None if 100 in x["a"] else [], {"n": pl.Int64}
         ),
-        "not iterable",
+        "not a list of rows",
     ),
     "co_group_type": (
         lambda rows: rows.co_group(

@@ -522,7 +522,7 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
-    "closed idle progress requests side body rounds patience predicates times inner",
+    "closed idle progress requests side body rounds mode patience predicates times inner",
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
