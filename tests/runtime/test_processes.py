@@ -176,6 +176,8 @@ DRIVER = """
 import os, signal, sys, time
 import polars as pl, riverrun as rr
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal: jobs in the background ignore it
+
 class Odd:
     def __init__(self, n):
         self.n = n
@@ -266,7 +268,7 @@ def test_no_worker_outlives_a_driver_that_is_killed(tmp_path: Path) -> None:
 def test_ctrl_c_is_the_drivers(tmp_path: Path) -> None:
     """A terminal sends it to the whole group: the epoch is refused, and workers that Ctrl-C reaches go on."""
     code = DRIVER + (
-        "run.insert('a', [(k, 6.0) for k in range(2)])\n"
+        "run.insert('a', [(k, 2.0) for k in range(2)])\n"
         "try:\n"
         "    print('waiting', flush=True)\n"
         "    run.commit()\n"

@@ -372,7 +372,7 @@ class _StartTracer(_SpreadTracer):
         super().__init__(solution, key, value)
         self._starts = {solution._port}
         made = derivation_of(solution)
-        while isinstance(made, Projected) and _is_widening(made.wanted):
+        while isinstance(made, Projected) and _is_widening(made):
             self._starts.add(made.source._port)
             made = derivation_of(made.source)
 
@@ -384,9 +384,10 @@ class _StartTracer(_SpreadTracer):
         return super().trace(rows)
 
 
-def _is_widening(wanted: Mapping[str, Any]) -> bool:
-    """Whether columns are the same ones, or casts of the same ones."""
-    return all(is_picked(each) and named_of(each) == name for name, each in wanted.items())
+def _is_widening(made: Projected) -> bool:
+    """Whether all columns are the same ones, or casts of the same ones."""
+    same = all(is_picked(each) and named_of(each) == name for name, each in made.wanted.items())
+    return same and len(made.wanted) == len(made.source.columns)
 
 
 def _comes_of(rows: Rows, ports: set[Port]) -> bool:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +152,9 @@ class Tracer:
         """Rows from outside of the loop: as columns of the rows that they were picked from, or widened."""
         made = derivation_of(rows)
         if isinstance(made, Projected) and all(map(is_picked, made.wanted.values())):
-            return self.projected(self.constant(made.source), made.wanted, rows.polars_schema)
+            picked = self.constant(made.source)
+            with suppress(NoShape):  # of a cast that may fail, which these rows have passed
+                return self.projected(picked, made.wanted, rows.polars_schema)
         if may_owe(rows):
             raise NoShape(
                 "rows from outside of the loop come behind a negation, and might cancel others"
@@ -304,7 +307,10 @@ def check_moves(tree: Node, shown: Any) -> None:
         raise NoShape(f"an expression depends on the names of columns: {one_line(shown)}")
 
 
-_TOTAL = {"Abs", "Negate", "FillNull", "Coalesce", "MinHorizontal", "MaxHorizontal", "Boolean"}
+_TOTAL = {
+    *("Abs", "Negate", "FillNull", "Coalesce", "MinHorizontal", "MaxHorizontal", "Boolean"),
+    *("LenChars", "LenBytes", "Lowercase", "Uppercase"),
+}
 """The functions of Polars that arrays know to have a value for every row."""
 
 
@@ -324,12 +330,18 @@ def check_total(tree: Node, columns: Mapping[str, Any], shown: Any) -> None:
         inner = [parts["predicate"], parts["truthy"], parts["falsy"]]
     elif kind == "Cast" and _is_total(parts, columns):
         inner = [parts["expr"]]
-    elif kind == "Function" and kind_of(parts["function"])[0] in _TOTAL:
+    elif kind == "Function" and _names_of(parts["function"]) & _TOTAL:
         inner = list(parts["input"])
     else:
         raise NoShape(f"an expression might fail for rows that are not reached: {one_line(shown)}")
     for each in inner:
         check_total(each, columns, shown)
+
+
+def _names_of(function: Node) -> set[str]:
+    """The kind of a function, and of the function within, such as those of strings."""
+    kind, parts = kind_of(function)
+    return {kind, parts} if isinstance(parts, str) else {kind}
 
 
 def _is_total(cast: Mapping[str, Any], columns: Mapping[str, Any]) -> bool:
