@@ -187,8 +187,9 @@ def _message(batch: pa.RecordBatch, compression: str) -> pa.Buffer:
         ),
         pa.array([[1]], pa.list_view(pa.int64())),
         pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16], pa.binary(16))),
+        pa.array([(1, 2, 3)], pa.month_day_nano_interval()),
     ],
-    ids=["runs", "union", "list view", "extension"],
+    ids=["runs", "union", "list view", "extension", "interval"],
 )
 def test_kinds_that_rows_do_not_have_are_refused(array: pa.Array) -> None:
     batch = one(array)
@@ -196,6 +197,25 @@ def test_kinds_that_rows_do_not_have_are_refused(array: pa.Array) -> None:
         check_rows(batch)
     with pytest.raises(UnsoundRows):
         read_stream(stream(batch))
+
+
+def test_kinds_that_pyarrow_has_no_name_for_are_refused() -> None:
+    """Arrow reads intervals of months, which PyArrow has no class for: their column cannot even be asked for."""
+    data = stream(one(pa.array([(1, 2, 3)], pa.month_day_nano_interval()))).to_pybytes()
+    unit, months, found = 2, 0, 0
+    for at, byte in enumerate(data):
+        if byte != unit:
+            continue
+        changed = pa.py_buffer(data[:at] + bytes([months]) + data[at + 1 :])
+        try:
+            kinds = pa.ipc.open_stream(changed).schema.types
+        except (pa.ArrowException, OSError):
+            continue
+        if [str(kind) for kind in kinds] == ["month_interval"]:
+            found += 1
+            with pytest.raises(UnsoundRows, match="no values of type month_interval"):
+                read_stream(changed)
+    assert found
 
 
 def test_a_buffer_between_words_is_refused() -> None:

@@ -15,8 +15,8 @@ the caller adds the name of the file or of the peer. Laws:
 - **Weight.** Rows take space. Compressed rows are refused before they are decompressed (Riverrun never compresses), and
   values that take no space at all (nulls, structs without fields) are bounded: few bytes cannot ask for terabytes.
 - **Nulls.** A field that is declared without nulls has none, at any depth.
-- **Kinds.** Types are those that rows can have. Unions, run-end encodings, views of lists and extensions are refused:
-  Riverrun never writes them.
+- **Kinds.** Types are those that rows can have. Unions, intervals, run-end encodings, views of lists and extensions are
+  refused: Riverrun never writes them.
 - **Places.** Buffers begin where kernels and NumPy may read words.
 
 >>> rows = pa.record_batch({"word": ["tea", "ink"]})
@@ -146,9 +146,11 @@ def check_rows(rows: Rows) -> Rows:
     names = _read_names(rows.schema)
     if rows.num_rows > WEIGHTLESS and not names:
         raise UnsoundRows(f"{rows.num_rows} rows without a column")
-    for field, column in zip(rows.schema, rows.columns, strict=True):
+    for field in rows.schema:  # before any column: PyArrow has no class for the columns of some types
         with _named(field):
             _check_kind(field.type)
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        with _named(field):
             column.validate(full=True)
             for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
                 _check_places(chunk)
@@ -193,6 +195,8 @@ _PLAIN = frozenset(
     ]
 )  # fmt: skip
 """Types whose values take space and have nothing inside: no law but that of nulls has a say in them."""
+_FLAT = frozenset(kind.id for kind in [pa.null(), pa.binary(1), pa.string_view(), pa.binary_view()])
+"""The other types without values inside."""
 
 
 def _read_names(schema: pa.Schema) -> list[str]:
@@ -234,10 +238,11 @@ def _check_kind(kind: pa.DataType) -> None:
     elif t.is_map(kind):
         _check_kind(kind.key_type)
         _check_kind(kind.item_type)
-    elif t.is_nested(kind) or t.is_run_end_encoded(kind) or isinstance(kind, pa.BaseExtensionType):
+    elif t.is_decimal(kind):
+        if abs(kind.scale) > DIGITS:
+            raise UnsoundRows(f"a decimal with {kind.scale} digits behind the point")
+    elif kind.id not in _FLAT:
         raise UnsoundRows(f"rows have no values of type {str(kind)[:80]}")
-    elif t.is_decimal(kind) and abs(kind.scale) > DIGITS:
-        raise UnsoundRows(f"a decimal with {kind.scale} digits behind the point")
 
 
 def _check_places(array: pa.Array) -> None:
