@@ -146,7 +146,8 @@ def check_rows(rows: Rows) -> Rows:
     names = _read_names(rows.schema)
     if rows.num_rows > WEIGHTLESS and not names:
         raise UnsoundRows(f"{rows.num_rows} rows without a column")
-    for field in rows.schema:  # before any column: PyArrow has no class for the columns of some types
+    # The types before any column: PyArrow has no class for the columns of some types, and raises a KeyError.
+    for field in rows.schema:
         with _named(field):
             _check_kind(field.type)
     for field, column in zip(rows.schema, rows.columns, strict=True):
