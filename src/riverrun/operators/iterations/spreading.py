@@ -363,7 +363,7 @@ class Spreading:
         self._touched = int(report[kernels.TOUCHES])
         if status != kernels.DONE:
             raise self._failure(status)
-        settled = self._settled()
+        settled = self._settled_of(self._scratch[kernels.TOUCHED_SLOTS, : self._touched])
         self._failed = self._open = False
         return settled
 
@@ -385,17 +385,17 @@ class Spreading:
             return True
         return before != self._rule and self._rule != kernels.CLOSURE
 
-    def _settled(self) -> Settled:
+    def _settled_of(self, slots_touched: Numbers) -> Settled:
+        """The net change of some slots that were touched in this epoch."""
         report = self._report
-        touched = self._touched
+        touched = len(slots_touched)
         numbers = np.empty((4, 2 * touched), np.int64)
         words, ranks = np.empty(2 * touched, np.int64), np.empty(2 * touched, np.int8)
         changed, count = 0, 0
         if touched:
             changed = kernels.list_changes(
-                self._values, self._cells, self._flags,
-                self._scratch[kernels.TOUCHED_SLOTS, :touched], numbers, words, ranks,
-            )  # fmt: skip
+                self._values, self._cells, self._flags, slots_touched, numbers, words, ranks
+            )
             count = int(numbers[3, 0])
         slots = numbers[0, :count].astype(np.int32)
         return Settled(
