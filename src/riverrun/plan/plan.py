@@ -114,14 +114,30 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Way:
+    """A way to the rows that a loop gives, which does without the loop."""
+
+    port: Port
+    """Where the rows are given."""
+    over: str = "one"
+    """Which workers do the work: ``one`` or ``all``."""
+    loops: tuple[Scope, ...] = ()
+    """Loops of its own."""
+    edges: Port | None = None
+    """The rows that most of the work is about."""
+
+
+@dataclass(frozen=True)
 class Choice:
-    """Two ways to the same rows: a loop, and a node outside of it that gives what the loop gives."""
+    """Several ways to the same rows: a loop, and others that give what the loop gives."""
 
     loop: Scope
     leave: Port
     """Where the rows leave the loop."""
-    instead: Port
-    """Where they are given without the loop."""
+    ways: tuple[Way, ...]
+    """The other ways; the loop itself is for those who look into it."""
+    over: str = "auto"
+    """Which workers the program asks for: ``one``, ``all``, or ``auto`` for those that cost less."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +151,10 @@ class Plan:
     """Where the program can take one of two ways. The optimizer takes one (`plan.optimizer`)."""
     differential: Mapping[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
+    reasons: Mapping[int, str] = field(default_factory=dict)
+    """Why the optimizer took the way that a node, by its number, is the end of."""
+    expected: Mapping[int, int] = field(default_factory=dict)
+    """How many rows the user expects at a node, by its number."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -401,6 +421,8 @@ class PlanBuilder:
     choices: list[Choice] = field(default_factory=list)
     differential: dict[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
+    expected: dict[int, int] = field(default_factory=dict)
+    """How many rows the user expects at a node, by its number."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
     keys."""
@@ -535,6 +557,7 @@ class PlanBuilder:
             tuple(self.scopes),
             tuple(self.choices),
             dict(self.differential),
+            expected=dict(self.expected),
         )
         _ = plan.topology
         for node in plan.nodes:

@@ -63,12 +63,13 @@ from riverrun.frontends.collections.loops import (
     Wider,
     check_arguments,
     check_limits,
-    check_mode,
+    check_over,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
+from riverrun.plan.plan import Way
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
 from riverrun.rows.column_names import checked_columns
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
 
 _METHOD = "iterate_delta"
 _MISSING = ("drop", "add")
+MODES = ("auto", "superstep", "microstep", "differential")
 
 
 def iterate_delta(
@@ -93,6 +95,7 @@ def iterate_delta(
     missing: str,
     rounds: int | None,
     mode: str,
+    spread_over: str,
     name: str | None,
     patience: int,
 ) -> Collection:
@@ -119,7 +122,8 @@ def iterate_delta(
             hint='missing="drop" (the default) or missing="add"',
         )
     check_limits(_METHOD, rounds, patience, line)
-    check_mode(_METHOD, mode, line)
+    _check_mode(mode, line)
+    check_over(_METHOD, spread_over, line)
     if rounds == 0:
         return solution
     scope = deepest(solution, workset)
@@ -128,7 +132,9 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                return loop.close(step, send is not None, rounds, mode, name, patience)
+                return loop.close(
+                    step, send is not None, rounds, mode, spread_over, name, patience
+                )
         except Wider as wider:
             refusal = wider.refusal
             if wider.start is workset:
@@ -136,6 +142,20 @@ def iterate_delta(
             else:
                 solution = widened(solution, wider.kinds)
     raise refusal
+
+
+def _check_mode(mode: Any, line: str) -> None:
+    """Refuse a way to run a delta iteration that there is not."""
+    if not is_one_of(mode, MODES):
+        raise PlanError(
+            "plan.mode",
+            f"cannot {_METHOD} with mode={show(mode)} ({line}): a delta iteration runs in supersteps, in microsteps, or "
+            "differentially",
+            hint="mode='microstep' runs on arrays, best rows first, and mode='superstep' round by round"
+            if mode == "arrays"
+            else "mode='auto' (the default) takes microsteps where the order of work does not show; the others are "
+            "mode='superstep', mode='microstep' and mode='differential'",
+        )
 
 
 def _step(body: Any, send: Any, attempt: str, line: str) -> Callable[..., Any]:
@@ -192,6 +212,7 @@ class _DeltaLoop:
         sends: bool,
         rounds: int | None,
         mode: str,
+        over: str,
         name: str | None,
         patience: int,
     ) -> Collection:
@@ -216,7 +237,7 @@ class _DeltaLoop:
         workset.close(following, _METHOD, self._line)
         result = solution.close(following_solution, _METHOD, self._line).leave()
 
-        def fast(at_loop: str) -> Collection:
+        def fast(at_loop: str) -> list[Way]:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
             if rounds is not None:
@@ -224,9 +245,9 @@ class _DeltaLoop:
             shape = spread_of_send(
                 self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
             )  # fmt: skip
-            return on_arrays(shape, patience, at_loop)
+            return on_arrays(shape, patience, at_loop, over, supersteps=mode == "superstep")
 
-        offer_arrays(fast, loop, result, mode, self._line)
+        offer_arrays(fast, loop, result, mode, over, self._line)
         return result
 
     def _called(

@@ -56,7 +56,7 @@ from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, sprea
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
-from riverrun.plan.plan import Node, Port, Scope
+from riverrun.plan.plan import Node, Port, Scope, Way
 from riverrun.rows.values import listed, show
 from riverrun.state.types import common_type, share_layout, type_text
 
@@ -71,6 +71,7 @@ def iterate(
     rounds: int | None = None,
     at: Any = None,
     mode: str = "auto",
+    spread_over: str = "auto",
     name: str | None = None,
     patience: int = PATIENCE,
 ) -> Collection:
@@ -82,13 +83,16 @@ def iterate(
     check_arguments(body, 1 if at is None else 2, "iterate", taken, spelling, line)
     check_limits("iterate", rounds, patience, line)
     check_mode("iterate", mode, line)
+    check_over("iterate", spread_over, line)
     if rounds == 0:
         return start
     for _ in range(WIDENINGS):
         entering = None if at is None else _entering(start, at, line)
         try:
             with builder.whole_or_not():
-                return _closed(start, body, rounds, entering, mode, name, patience, line)
+                return _closed(
+                    start, body, rounds, entering, mode, spread_over, name, patience, line
+                )
         except Wider as wider:
             refusal = wider.refusal
             start = widened(start, wider.kinds)
@@ -111,6 +115,18 @@ def check_mode(method: str, mode: Any, line: str) -> None:
 
 
 MODES = ("auto", "arrays", "differential")
+OVER = ("auto", "one", "all")
+
+
+def check_over(method: str, over: Any, line: str) -> None:
+    """Refuse workers that a loop cannot be spread over."""
+    if not is_one_of(over, OVER):
+        raise PlanError(
+            "plan.spread_over",
+            f"cannot {method} with spread_over={show(over)} ({line}): a loop on arrays runs on one worker or on all",
+            hint="spread_over='auto' (the default) takes what costs less, by the sizes that inputs expect; the others "
+            "are spread_over='one' and spread_over='all'",
+        )
 
 
 def check_limits(method: str, rounds: Any, patience: Any, line: str) -> None:
@@ -179,6 +195,7 @@ def _closed(
     rounds: int | None,
     entering: Any,
     mode: str,
+    over: str,
     name: str | None,
     patience: int,
     line: str,
@@ -199,7 +216,7 @@ def _closed(
     closed = rows.close(result, "iterate", line)
     left = closed.leave()
 
-    def fast(at_loop: str) -> Collection:
+    def fast(at_loop: str) -> list[Way]:
         if entering is not None:
             raise NoShape("rows enter it by priority")
         try:
@@ -207,7 +224,7 @@ def _closed(
                 raise NoShape("it has a number of rounds", is_other=True)
             with builder.whole_or_not():
                 shape = spread_of_body(start, rows.inside, result)
-                return on_arrays(shape, patience, at_loop)
+                return on_arrays(shape, patience, at_loop, over)
         except NoShape as reason:
             no_spread = reason
         try:
@@ -216,11 +233,13 @@ def _closed(
                 # Sums change everywhere in every round, so a loop that runs them all again is faster, as a rule. The
                 # least or greatest of few rounds changes in few places.
                 raise NoShape("its rounds add nothing up, and a change may reach few of its rows")
-            return pull_on_arrays(pull, rounds, patience, at_loop)
+            if over == "all":
+                raise NoShape("its rounds add up or run again from the start, on one worker")
+            return [Way(pull_on_arrays(pull, rounds, patience, at_loop)._port)]
         except NoShape as no_pull:
             raise (no_pull if no_spread.is_other else no_spread) from None
 
-    offer_arrays(fast, loop, left, mode, line)
+    offer_arrays(fast, loop, left, mode, over, line)
     return left
 
 

@@ -36,6 +36,7 @@ from riverrun.frontends.collections.derivation import (
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.expressions.tree import Node, kind_of
 from riverrun.frontends.collections.rows import Rows, one_line
+from riverrun.frontends.collections.shared_spreads import on_all_workers
 from riverrun.frontends.collections.tracing import (
     NoShape,
     OfConstant,
@@ -48,7 +49,7 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Choice, Port, Scope
+from riverrun.plan.plan import Choice, Port, Scope, Way
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -86,8 +87,14 @@ class _OfValue:
     weight: Node | None = None
 
 
-def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
-    """The result of a loop of this shape, from one node that runs the loop on arrays. `loop` is the loop's name."""
+def on_arrays(
+    shape: SpreadShape, patience: int, loop: str, over: str, *, supersteps: bool = False
+) -> list[Way]:
+    """The ways to run a loop of this shape on arrays: on one worker, in one node, or on all workers, as `over` says.
+
+    `loop` is the loop's name. With ``over="auto"`` there are both ways if it is known how many rows to expect;
+    otherwise there is nothing to choose by.
+    """
     solution = shape.solution
     keys = [solution.schema.field(one).with_nullable(True) for one in shape.key]
     result = pa.schema([*keys, solution.schema.field(shape.value).with_nullable(True)])
@@ -103,33 +110,51 @@ def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
     sides = [edges, solution.select(*result.names)]
     if shape.workset is not None:
         sides.append(shape.workset.select(*result.names))
-    operator = SpreadLoop(len(keys), shape.message, shape.greatest, shape.adds_keys, patience)
-    arranged = [side._arranged(()) for side in sides]
-    return solution._add(operator, arranged, result, f"{loop}:spread").select(*solution.columns)
+    operator = SpreadLoop(
+        len(keys), shape.message, shape.greatest, shape.adds_keys, patience, supersteps
+    )
+    ways, columns = [], solution.columns
+    if over != "all":
+        arranged = [side._arranged(()) for side in sides]
+        alone = solution._add(operator, arranged, result, f"{loop}:spread")
+        ways.append(Way(alone.select(*columns)._port, "one", edges=shape.edges._port))
+    if over == "all" or (over == "auto" and solution._builder.expected):
+        shared, loops = on_all_workers(operator, sides, result, loop)
+        ways.append(Way(shared.select(*columns)._port, "all", loops, shape.edges._port))
+    return ways
 
 
 def offer_arrays(
-    fast: Callable[[str], Collection],
+    fast: Callable[[str], list[Way]],
     loop: Scope,
     result: Collection,
     mode: str,
+    over: str,
     line: str,
 ) -> None:
     """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be.
 
-    `fast` makes the same rows on arrays, by a node whose name begins with a word that it is given; or it raises a
-    `NoShape`.
+    `fast` makes the same rows on arrays, by nodes whose names begin with a word that it is given; or it raises a
+    `NoShape`. Every `mode` but ``auto`` and ``differential`` asks for arrays, and so does every `over` but ``auto``.
     """
     builder = result._builder
     if mode == "differential":
+        if over != "auto":
+            raise PlanError(
+                "plan.no_arrays",
+                f"cannot spread the loop {loop.path.rstrip('/')!r} over {over!r} with mode='differential' ({line}): its "
+                "rows are on all workers",
+                hint="leave out spread_over=, or mode='differential'",
+                line=line,
+            )
         builder.differential[loop.number] = "mode='differential'"
         return
     try:
         with builder.whole_or_not():
             _check_seen(loop, result)
-            instead = fast(loop.path.rstrip("/"))
+            ways = fast(loop.path.rstrip("/"))
     except NoShape as reason:
-        if mode == "arrays":
+        if mode != "auto" or over != "auto":
             raise PlanError(
                 "plan.no_arrays",
                 f"cannot run the loop {loop.path.rstrip('/')!r} on arrays ({line}): {reason}",
@@ -137,7 +162,7 @@ def offer_arrays(
             ) from None
         builder.differential[loop.number] = f"not on arrays: {reason}"
         return
-    builder.choices.append(Choice(loop, result._port, instead._port))
+    builder.choices.append(Choice(loop, result._port, tuple(ways), over))
 
 
 def _check_seen(loop: Scope, result: Collection) -> None:

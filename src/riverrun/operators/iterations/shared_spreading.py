@@ -112,6 +112,11 @@ class SharedSpreading(Spreading):
         return self._empty
 
     @property
+    def has_lost(self) -> bool:
+        """Whether values are lost in this epoch."""
+        return bool(self._open and self._report[plain.TRIMMED])
+
+    @property
     def is_busy(self) -> bool:
         """Whether there is something to send."""
         return bool(self._report[plain.QUEUED] or self._report[kernels.SENT])
@@ -166,12 +171,13 @@ class SharedSpreading(Spreading):
         self._ready()
         *keys, about, words, _ = letters
         kinds, senders = _kinds_and_senders(about)
-        is_news = kinds == kernels.NEWS
+        is_news = kinds >= kernels.NEWS
         if is_news.any():
             news = np.asarray(words)[is_news]
             for sender, word in zip(senders[is_news].tolist(), news.tolist(), strict=True):
-                self._caps[sender] = word >> 1
-                self._closes_over |= bool(word & 1)
+                if sender != self._worker:
+                    self._caps[sender] = word >> 1
+                    self._closes_over |= bool(word & 1)
             kept = np.flatnonzero(~is_news)
             if not len(kept):
                 return []
@@ -209,14 +215,18 @@ class SharedSpreading(Spreading):
         if now == self._told or not self._peers:
             return []
         self._told = now
-        count = len(self._peers)
+        return [self._news_to(self._peers, now[0] << 1 | now[1])]
+
+    def wake(self) -> Letters:
+        """A letter of this worker to itself, which says nothing."""
+        return self._news_to([self._worker], 0)
+
+    def _news_to(self, workers: Sequence[int], word: int) -> Letters:
+        count = len(workers)
         keys = [pa.nulls(count, kind) for kind in self._slots.kinds]
-        about = written(kernels.NEWS, self._worker, np.array(self._peers, np.int64))
-        words = np.full(count, now[0] << 1 | now[1], np.int64)
-        self.letters += count
-        return [
-            (*keys, int64_column(about), int64_column(words), int64_column(np.zeros_like(words)))
-        ]
+        about = written(kernels.NEWS, self._worker, np.array(workers, np.int64))
+        words = int64_column(np.full(count, word, np.int64))
+        return (*keys, int64_column(about), words, int64_column(np.zeros(count, np.int64)))
 
     def _lost(
         self, started: Numbers, gone: Ints, heard: Numbers, kinds: Ints, senders: Ints
@@ -277,10 +287,10 @@ class SharedSpreading(Spreading):
         self._begin()
         *keys, about, words, hops = letters
         kinds, senders = _kinds_and_senders(about)
-        is_news = kinds == kernels.NEWS
-        if is_news.any():  # of workers that begin together with this one
+        is_other = kinds >= kernels.NEWS
+        if is_other.any():  # of workers that begin together with this one; or only to wake this worker
             self.hear_losses(letters)
-            kept = np.flatnonzero(~is_news)
+            kept = np.flatnonzero(~is_other)
             if not len(kept):
                 return
             keys, words, hops = (

@@ -1,10 +1,11 @@
 """Ways: where parts of a plan give the same rows, one of them is kept.
 
-A front end that knows two ways to the same rows writes both, and notes a `Choice` in the plan. A loop is one way; one
-node that runs the whole loop on arrays is another way. Laws:
+A front end that knows several ways to the same rows writes all of them, and notes a `Choice` in the plan. A loop is one
+way; one node that runs the whole loop on arrays is another way, and some nodes that do so on all workers are a third
+one. `costs` says which of the others is taken. Laws:
 
-- **Same rows.** All consumers of the one way take from the other, and nothing else changes.
-- **Nothing idle.** No node of the way that was not taken is left, unless something else takes from it.
+- **Same rows.** All consumers of the loop take from the way that is taken, and nothing else changes.
+- **Nothing idle.** No node of a way that was not taken is left, unless something else takes from it.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("components")
@@ -26,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from riverrun.plan.plan import Choice, Node, Plan, Port
+from riverrun.plan.optimizer.costs import cheapest
+from riverrun.plan.plan import Choice, Node, Plan, Port, Way
 
 
 def optimized(plan: Plan) -> Plan:
@@ -38,20 +40,31 @@ def optimized(plan: Plan) -> Plan:
 
 def _taken(plan: Plan, choice: Choice) -> Plan:
     """The plan in which consumers of `choice.loop` take from `choice.instead`, and the loop is gone."""
+    others = tuple(each for each in plan.choices if each is not choice)
     if _is_seen(plan, choice):
-        others = tuple(each for each in plan.choices if each is not choice)
-        gone = _idle(plan.nodes, {choice.instead.node})
+        gone = _idle(plan.nodes, _nodes_of(plan, choice.ways))
         return without(replace(plan, choices=others), gone)
+    way, reason = cheapest(plan, choice)
     nodes = list(plan.nodes)
     for node in plan.nodes:
         if choice.leave in node.inputs:
-            inputs = tuple(
-                [choice.instead if port == choice.leave else port for port in node.inputs]
-            )
+            inputs = tuple([way.port if port == choice.leave else port for port in node.inputs])
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
-    gone = _idle(nodes, {*inside, choice.leave.node})
-    return without(replace(plan, nodes=tuple(nodes)), gone)
+    left = _nodes_of(plan, [each for each in choice.ways if each is not way])
+    gone = _idle(nodes, {*inside, choice.leave.node, *left})
+    reasons = {**plan.reasons, way.port.node: reason} if reason else plan.reasons
+    return without(replace(plan, nodes=tuple(nodes), choices=others, reasons=reasons), gone)
+
+
+def _nodes_of(plan: Plan, ways: Iterable[Way]) -> set[int]:
+    """The nodes at the ends of some ways, and those in loops of the ways."""
+    nodes = {way.port.node for way in ways}
+    loops = [loop for way in ways for loop in way.loops]
+    nodes |= {
+        node.number for node in plan.nodes if any(node.scope.is_inside(loop) for loop in loops)
+    }
+    return nodes
 
 
 def _is_seen(plan: Plan, choice: Choice) -> bool:
@@ -101,12 +114,21 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         for node in plan.nodes
         if node.number not in gone
     )
-    choices = tuple(
-        replace(each, leave=_moved(each.leave, places), instead=_moved(each.instead, places))
-        for each in plan.choices
-        if each.leave.node in places and each.instead.node in places
+    choices = []
+    for each in plan.choices:
+        ways = tuple([_way(way, places) for way in each.ways if way.port.node in places])
+        if each.leave.node in places and ways:
+            choices.append(replace(each, leave=_moved(each.leave, places), ways=ways))
+    reasons = {places[at]: reason for at, reason in plan.reasons.items() if at in places}
+    expected = {places[at]: rows for at, rows in plan.expected.items() if at in places}
+    return Plan(
+        plan.name, nodes, plan.scopes, tuple(choices), plan.differential, reasons, expected
     )
-    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential)
+
+
+def _way(way: Way, places: Mapping[int, int]) -> Way:
+    edges = None if way.edges is None else _moved(way.edges, places)
+    return replace(way, port=_moved(way.port, places), edges=edges)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:
