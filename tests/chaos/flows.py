@@ -213,7 +213,7 @@ class Nearest(EdgesProgram):
 
         best = rr.loops.least("far")
         return near.iterate_delta(
-            send(near), key="node", send=send, better=best, missing="add", mode="arrays"
+            send(near), key="node", send=send, better=best, missing="add", mode="microstep"
         )
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:

@@ -173,6 +173,8 @@ class _Explained:
         return number if port.output == 0 else f"{number}.{port.output}"
 
     def _notes(self, node: Node) -> Iterable[str]:
+        if node.number in self.plan.reasons:
+            yield self.plan.reasons[node.number]
         readers = self._readers(node)
         if len(readers) > 1:
             yield f"shared by {self._numbers(readers)}"

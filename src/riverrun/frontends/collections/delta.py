@@ -65,6 +65,12 @@ from riverrun.frontends.collections.loops import (
     check_limits,
     check_over,
 )
+from riverrun.frontends.collections.microsteps import (
+    SOLUTION,
+    WORKSET,
+    Step,
+    check_microsteps,
+)
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
@@ -228,10 +234,16 @@ class _DeltaLoop:
         else:
             delta, following = self._called(step, solution.inside, workset.inside)
             before = len(builder.nodes)
+            if mode == "microstep":
+                taken = {solution.inside._port: SOLUTION, workset.inside._port: WORKSET}
+                check_microsteps(Step(taken, delta, following, loop), self._key, self._line)
         proposed = solution.fitting(delta, _METHOD, self._line)
         following_solution, accepted = self._merged(solution.inside, proposed, first)
         if sends:
             following = self._sent(step, accepted)
+            if mode == "microstep":
+                taken = {accepted._port: WORKSET}
+                check_microsteps(Step(taken, accepted, following, loop), self._key, self._line)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
         workset.close(following, _METHOD, self._line)

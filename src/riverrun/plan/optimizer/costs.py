@@ -42,15 +42,15 @@ def all_workers(rows: int) -> float:
 
 def cheapest(plan: Plan, choice: Choice) -> tuple[Way, str]:
     """The way to take, and the reason, if there was anything to choose."""
-    if len(choice.ways) == 1:
-        return choice.ways[0], ""
     by_name = {way.over: way for way in choice.ways}
     if choice.over != "auto":
         return by_name[choice.over], f"on {_named(choice.over)}, as asked for"
-    edges = by_name["one"].edges
-    rows = None if edges is None else expected_rows(plan, edges)
-    if rows is None:
-        return by_name["one"], "on one worker, as no size is known (expect= of inputs says it)"
+    edges = choice.ways[0].edges
+    if edges is None:
+        return choice.ways[0], ""
+    rows = expected_rows(plan, edges)
+    if rows is None or len(by_name) == 1:
+        return by_name["one"], "on one worker, as no size is known (expect= of inputs)"
     costs = {"one": one_worker(rows), "all": all_workers(rows)}
     over = min(costs, key=costs.__getitem__)
     other = "all" if over == "one" else "one"

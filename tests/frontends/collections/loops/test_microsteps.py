@@ -1,0 +1,347 @@
+"""Delta iterations on arrays: supersteps and microsteps, on one worker and on all; and the conditions of microsteps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import polars as pl
+import pytest
+
+import riverrun as rr
+from tests.soaking import seeds
+
+INT, TEXT = pl.Int64, pl.String
+EDGES = {"src": INT, "dst": INT, "w": INT}
+ROWS = {"node": INT, "far": INT}
+FORMS = [
+    ("microstep", "all"), ("superstep", "all"), ("microstep", "one"), ("superstep", "one"), ("auto", "auto")
+]  # fmt: skip
+Modes = dict[str, str]
+
+
+def paths(edges: Any, rows: Any, modes: Modes) -> Any:
+    def send(near: Any) -> Any:
+        there = near.join(edges, left_on="node", right_on="src")
+        return there.select(node="dst", far=pl.col("far") + pl.col("w"))
+
+    return rows.iterate_delta(
+        send(rows), key="node", send=send, better=rr.loops.least("far"), missing="add", **modes
+    )
+
+
+def components(edges: Any, rows: Any, modes: Modes) -> Any:
+    both = edges.concat(edges.select(src="dst", dst="src", w="w"))
+
+    def send(labels: Any) -> Any:
+        return labels.join(both, left_on="node", right_on="src").select(node="dst", far="far")
+
+    best = rr.loops.least("far")
+    return rows.iterate_delta(send(rows), key="node", send=send, better=best, **modes)
+
+
+def widest(edges: Any, rows: Any, modes: Modes) -> Any:
+    known = edges.filter(pl.col("w") >= 0).fill_null(0)
+
+    def send(near: Any) -> Any:
+        there = near.join(known, left_on="node", right_on="src")
+        return there.select(node="dst", far=pl.min_horizontal("far", "w"))
+
+    best = rr.loops.greatest("far")
+    start = rows.filter(pl.col("far").is_not_null())
+    return start.iterate_delta(send(start), key="node", send=send, better=best, **modes)
+
+
+def named(edges: Any, rows: Any, modes: Modes) -> Any:
+    """Keys of two columns, one of them text."""
+    ends = [(pl.lit("n") + pl.col(end).cast(TEXT), pl.col(end) % 2) for end in ("src", "dst")]
+    (a, b), (c, d) = ends
+    links = edges.select(a=a, b=b, c=c, d=d, w="w")
+    start = rows.select(a=pl.lit("n") + pl.col("node").cast(TEXT), b=pl.col("node") % 2, far="far")
+
+    def send(near: Any) -> Any:
+        there = near.join(links, on=["a", "b"])
+        return there.select(a="c", b="d", far=pl.col("far") + pl.col("w"))
+
+    best = rr.loops.least("far")
+    return start.iterate_delta(
+        send(start), key=["a", "b"], send=send, better=best, missing="add", **modes
+    )
+
+
+def bodies(edges: Any, rows: Any, modes: Modes) -> Any:
+    """A loop of `iterate`, which spreads too."""
+    over = {name: modes[name] for name in ("spread_over",) if name in modes}
+    over["mode"] = "differential" if modes["mode"] == "differential" else "auto"
+
+    def body(near: Any) -> Any:
+        there = near.join(edges, left_on="node", right_on="src")
+        sent = there.select(node="dst", far=pl.col("far") + pl.col("w"))
+        return rows.concat(sent).group_by("node").agg(far=rr.min("far"))
+
+    return rows.iterate(body, **over)
+
+
+LOOPS: dict[str, Callable[..., Any]] = {
+    "paths": paths, "components": components, "widest": widest, "named": named, "bodies": bodies
+}  # fmt: skip
+
+
+def from_scratch(name: str, edges: list[Any], rows: list[Any]) -> list[Any]:
+    """The answer by rounds over everything, in plain Python."""
+    links = [(a, b, w) for a, b, w in edges]
+    if name == "components":
+        links += [(b, a, w) for a, b, w in edges]
+    if name == "widest":
+        links = [(a, b, w) for a, b, w in edges if w is not None and w >= 0]
+
+    def key(node: Any) -> Any:
+        return (f"n{node}", node % 2) if name == "named" else (node,)
+
+    def is_better(new: Any, old: Any) -> bool:
+        if new is None or old is None:
+            return new is not None and old is None
+        return bool(new > old if name == "widest" else new < old)
+
+    values: dict[Any, Any] = {}
+    for node, far in rows:
+        if not (name == "widest" and far is None) and (
+            node not in values or is_better(far, values[node])
+        ):
+            values[node] = far
+    grows = name in ("paths", "named", "bodies")
+    while True:
+        changed = False
+        for a, b, w in links:
+            if a not in values or not (grows or b in values):
+                continue
+            if name == "components":
+                far = values[a]
+            elif name == "widest":
+                far = min(values[a], w)
+            else:
+                far = None if values[a] is None or w is None else values[a] + w
+            if b not in values or is_better(far, values[b]):
+                values[b], changed = far, True
+        if not changed:
+            return sorted([(*key(node), far) for node, far in values.items()], key=repr)
+
+
+def check(seed: int) -> None:
+    draw = random.Random(seed)
+    name = draw.choice(list(LOOPS))
+    nodes, weights = draw.choice([4, 9, 30]), draw.choice([(0,), (0, 0, 1, 2, 5), (1, None, 3)])
+    forms: list[tuple[Modes, int]] = [({"mode": "differential"}, 1)]
+    for mode, over in draw.sample(FORMS, 3):
+        forms.append(({"mode": mode, "spread_over": over}, draw.randint(1, 4)))
+    forms.append(({"mode": draw.choice(["microstep", "superstep"]), "spread_over": "all"}, 3))
+    runs = []
+    for modes, workers in forms:
+        flow = rr.Dataflow("loop")
+        edges, rows = flow.input("edges", EDGES), flow.input("rows", ROWS)
+        flow.output("result", LOOPS[name](edges, rows, modes))
+        runs.append(flow.run(workers=workers, seed=draw.randrange(1000)))
+    there: dict[str, list[Any]] = {"edges": [], "rows": []}
+
+    def change(what: str, row: Any) -> None:
+        deletes = bool(there[what]) and draw.random() < 0.45
+        if deletes:
+            row = there[what].pop(draw.randrange(len(there[what])))
+        else:
+            count = draw.choice([1, 1, 2])  # the same row may be there twice
+            there[what] += [row] * count
+        for run in runs:
+            if deletes:
+                run.delete(what, [row])
+            else:
+                run.insert(what, [row] * count)
+
+    for epoch in range(8):
+        for _ in range(draw.choice([0, 1, 3, 3 * nodes])):
+            source, target = draw.randrange(nodes), draw.randrange(nodes)
+            change("edges", (source, target, draw.choice(weights)))
+        for _ in range(draw.choice([0, 0, 1, nodes])):
+            change("rows", (draw.randrange(nodes), draw.choice([0, 3, 3, 100, None])))
+        expected = from_scratch(name, there["edges"], there["rows"])
+        for run, form in zip(runs, forms, strict=True):
+            run.commit()
+            found = sorted(run.read("result").rows(), key=repr)
+            assert found == expected, (seed, epoch, name, form, found, expected)
+    for run in runs:
+        run.close()
+
+
+@pytest.mark.drawn
+def test_every_way_to_run_a_loop_gives_what_a_run_from_scratch_gives() -> None:
+    for seed in seeds(15, soak=600):
+        check(seed)
+
+
+def flow_of(modes: Modes, program: Callable[..., Any] = paths, **options: Any) -> rr.Dataflow:
+    flow = rr.Dataflow("loop")
+    edges, rows = flow.input("edges", EDGES, **options), flow.input("rows", ROWS)
+    flow.output("result", program(edges, rows, modes))
+    return flow
+
+
+def test_a_loop_on_all_workers_is_rescaled() -> None:
+    with flow_of({"mode": "microstep", "spread_over": "all"}).run(workers=1) as run:
+        run.insert("rows", [(0, 0)])
+        run.insert("edges", [(at, at + 1, 1) for at in range(200)])
+        run.commit()
+        for workers, edge in ((3, 150), (2, 70), (4, 190)):
+            run.scale(workers)
+            run.delete("edges", [(edge, edge + 1, 1)])
+            run.insert("edges", [(edge, edge + 1, 2)])
+            run.commit()
+        assert run.read("result").rows()[-1] == (200, 203)
+        lost = [(100, 101, 1)]
+        run.delete("edges", lost)
+        run.commit()
+        assert len(run.read("result").rows()) == 101
+
+
+def test_an_epoch_that_is_refused_leaves_nothing_behind() -> None:
+    with flow_of({"mode": "microstep", "spread_over": "all"}).run(workers=3) as run:
+        run.insert("rows", [(0, 0)])
+        run.insert("edges", [(at, at + 1, 1) for at in range(50)])
+        run.commit()
+        before = run.read("result").rows()
+        run.insert("edges", [(50, 0, -60)])
+        with pytest.raises(rr.RiverrunError) as caught:
+            run.commit()
+        assert caught.value.code == "operator.diverges", caught.value
+        run.insert("edges", [(7, 9, 1)])
+        run.commit()
+        assert len(run.read("result").rows()) == len(before)
+        assert run.read("result").rows()[9] == (9, 8)
+
+
+def test_a_message_that_leaves_its_type_refuses_the_epoch_on_several_workers() -> None:
+    with flow_of({"mode": "superstep", "spread_over": "all"}).run(workers=2) as run:
+        run.insert("rows", [(0, (1 << 63) - 5)])
+        run.insert("edges", [(at, at + 1, 1) for at in range(10)])
+        with pytest.raises(rr.RiverrunError) as caught:
+            run.commit()
+        assert caught.value.code == "operator.overflow", caught.value
+
+
+def test_explain_says_who_does_the_work_and_why() -> None:
+    def shown(modes: Modes, **options: Any) -> str:
+        return flow_of(modes, **options).explain()
+
+    assert "on all workers, as asked for" in shown({"spread_over": "all"})
+    assert "on one worker, as asked for" in shown({"spread_over": "one"})
+    assert "on one worker, as no size is known" in shown({})
+    assert "on one worker, for 1,000 rows: about" in shown({}, expect=1000)
+    assert "on all workers, for 1,000,000,000 rows: about" in shown({}, expect=10**9)
+    assert "(microsteps)" in shown({"spread_over": "all"})
+    assert "(supersteps)" in shown({"mode": "superstep", "spread_over": "all"})
+
+
+def test_the_same_loop_is_taken_over_by_any_number_of_workers(tmp_path: Any) -> None:
+    modes = {"mode": "microstep", "spread_over": "all"}
+    with flow_of(modes).run(workers=3, checkpoint=tmp_path, every=2) as run:
+        run.insert("rows", [(0, 0), (7, 1)])
+        run.insert("edges", [(at, at + 1, 1) for at in range(30)])
+        run.commit()
+        run.delete("edges", [(20, 21, 1)])
+        run.commit()
+        run.insert("edges", [(20, 21, 5)])
+        run.commit()
+        before = run.read("result").rows()
+    with flow_of({**modes, "mode": "superstep"}).run(workers=2, checkpoint=tmp_path) as run:
+        assert run.read("result").rows() == before
+        run.delete("edges", [(3, 4, 1)])
+        run.commit()
+        assert len(run.read("result").rows()) == 28
+
+
+# -- what is refused
+
+
+def delta_of(step: Callable[..., Any], **options: Any) -> None:
+    flow = rr.Dataflow("steps")
+    edges, rows = flow.input("edges", EDGES), flow.input("rows", ROWS)
+    first = rows.join(edges, left_on="node", right_on="src").select(node="dst", far="far")
+    best = rr.loops.least("far")
+    rows.iterate_delta(
+        first, key="node", body=lambda s, w: step(s, w, edges), better=best, mode="microstep", **options
+    )  # fmt: skip
+
+
+def onward(delta: Any, edges: Any) -> Any:
+    return delta.join(edges, left_on="node", right_on="src").select(node="dst", far="far")
+
+
+def grouped(solution: Any, workset: Any, edges: Any) -> Any:
+    delta = workset.group_by("node").agg(far=rr.sum("far"))
+    return delta, onward(delta, edges)
+
+
+def taken_back(solution: Any, workset: Any, edges: Any) -> Any:
+    delta = workset.join(edges, left_on="node", right_on="dst", how="anti")
+    return delta, onward(delta, edges)
+
+
+def two_that_change(solution: Any, workset: Any, edges: Any) -> Any:
+    pairs = workset.join(workset.select(node="node", other="far"), on="node")
+    delta = pairs.select(node="node", far="other")
+    return delta, onward(delta, edges)
+
+
+def past_the_delta(solution: Any, workset: Any, edges: Any) -> Any:
+    return workset, onward(workset, edges).concat(onward(solution, edges))
+
+
+def another_key(solution: Any, workset: Any, edges: Any) -> Any:
+    both = workset.join(solution.select(node="node", now="far"), on="node")
+    delta = both.select(node=pl.col("node") + 1, far="far")
+    return delta, onward(delta, edges)
+
+
+def by_another_column(solution: Any, workset: Any, edges: Any) -> Any:
+    both = workset.join(solution.select(other="node", far="far"), on="far")
+    delta = both.select(node="other", far="far")
+    return delta, onward(delta, edges)
+
+
+@pytest.mark.parametrize(
+    ("step", "condition", "words"),
+    [
+        (grouped, "M1", ("many rows at a time", "better=")),
+        (taken_back, "M1", ("many rows at a time",)),
+        (two_that_change, "M2", ("joins two collections", "join on node")),
+        (past_the_delta, "M3", ("past the delta", "return delta, send(delta)")),
+        (another_key, "M4", ("does not keep the key 'node'", "select")),
+        (by_another_column, "M4", ("joins rows of the solution by far",)),
+    ],
+)
+def test_a_step_that_has_no_meaning_in_microsteps_is_refused(
+    step: Callable[..., Any], condition: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(rr.PlanError) as caught:
+        delta_of(step)
+    said = str(caught.value)
+    assert caught.value.code == "plan.microstep", said
+    assert caught.value.fields["condition"] == condition, said
+    assert "test_microsteps.py:" in said
+    for word in words:
+        assert word in said, said
+
+
+def test_words_for_modes() -> None:
+    for modes, code, word in (
+        ({"mode": "arrays"}, "plan.mode", "mode='microstep' runs on arrays"),
+        ({"mode": "fast"}, "plan.mode", "mode='superstep', mode='microstep' and"),
+        ({"spread_over": 2}, "plan.spread_over", "spread_over='all'"),
+        ({"mode": "differential", "spread_over": "all"}, "plan.no_arrays", "all workers"),
+    ):
+        with pytest.raises(rr.PlanError) as caught:
+            flow_of(modes)
+        assert caught.value.code == code
+        assert word in str(caught.value)
+    with pytest.raises(rr.PlanError) as caught:
+        flow_of({}, expect=0)
+    assert caught.value.code == "plan.expect"
