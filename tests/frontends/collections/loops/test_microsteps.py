@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import riverrun as rr
@@ -42,15 +43,12 @@ def components(edges: Any, rows: Any, modes: Modes) -> Any:
 
 
 def widest(edges: Any, rows: Any, modes: Modes) -> Any:
-    known = edges.filter(pl.col("w") >= 0).fill_null(0)
-
     def send(near: Any) -> Any:
-        there = near.join(known, left_on="node", right_on="src")
+        there = near.join(edges, left_on="node", right_on="src")
         return there.select(node="dst", far=pl.min_horizontal("far", "w"))
 
     best = rr.loops.greatest("far")
-    start = rows.filter(pl.col("far").is_not_null())
-    return start.iterate_delta(send(start), key="node", send=send, better=best, **modes)
+    return rows.iterate_delta(send(rows), key="node", send=send, better=best, **modes)
 
 
 def named(edges: Any, rows: Any, modes: Modes) -> Any:
@@ -83,6 +81,10 @@ def bodies(edges: Any, rows: Any, modes: Modes) -> Any:
     return rows.iterate(body, **over)
 
 
+def without_nulls(columns: Any) -> pa.Schema:
+    return pa.schema([pa.field(name, pa.int64(), nullable=False) for name in columns])
+
+
 LOOPS: dict[str, Callable[..., Any]] = {
     "paths": paths, "components": components, "widest": widest, "named": named, "bodies": bodies
 }  # fmt: skip
@@ -93,8 +95,6 @@ def from_scratch(name: str, edges: list[Any], rows: list[Any]) -> list[Any]:
     links = [(a, b, w) for a, b, w in edges]
     if name == "components":
         links += [(b, a, w) for a, b, w in edges]
-    if name == "widest":
-        links = [(a, b, w) for a, b, w in edges if w is not None and w >= 0]
 
     def key(node: Any) -> Any:
         return (f"n{node}", node % 2) if name == "named" else (node,)
@@ -106,9 +106,7 @@ def from_scratch(name: str, edges: list[Any], rows: list[Any]) -> list[Any]:
 
     values: dict[Any, Any] = {}
     for node, far in rows:
-        if not (name == "widest" and far is None) and (
-            node not in values or is_better(far, values[node])
-        ):
+        if node not in values or is_better(far, values[node]):
             values[node] = far
     grows = name in ("paths", "named", "bodies")
     while True:
@@ -131,6 +129,7 @@ def from_scratch(name: str, edges: list[Any], rows: list[Any]) -> list[Any]:
 def check(seed: int) -> None:
     draw = random.Random(seed)
     name = draw.choice(list(LOOPS))
+    schemas = [EDGES, ROWS] if name != "widest" else [without_nulls(EDGES), without_nulls(ROWS)]
     nodes, weights = draw.choice([4, 9, 30]), draw.choice([(0,), (0, 0, 1, 2, 5), (1, None, 3)])
     forms: list[tuple[Modes, int]] = [({"mode": "differential"}, 1)]
     for mode, over in draw.sample(FORMS, 3):
@@ -139,7 +138,7 @@ def check(seed: int) -> None:
     runs = []
     for modes, workers in forms:
         flow = rr.Dataflow("loop")
-        edges, rows = flow.input("edges", EDGES), flow.input("rows", ROWS)
+        edges, rows = flow.input("edges", schemas[0]), flow.input("rows", schemas[1])
         flow.output("result", LOOPS[name](edges, rows, modes))
         runs.append(flow.run(workers=workers, seed=draw.randrange(1000)))
     there: dict[str, list[Any]] = {"edges": [], "rows": []}
@@ -149,6 +148,8 @@ def check(seed: int) -> None:
         if deletes:
             row = there[what].pop(draw.randrange(len(there[what])))
         else:
+            if name == "widest":
+                row = tuple([0 if cell is None else cell for cell in row])
             count = draw.choice([1, 1, 2])  # the same row may be there twice
             there[what] += [row] * count
         for run in runs:
