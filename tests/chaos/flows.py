@@ -131,6 +131,7 @@ class Reached(EdgesProgram):
 
     name = "reached"
     mode = "differential"
+    over = "auto"
     columns = ("node", "label")
 
     def build(self, edges: Any) -> Any:
@@ -147,7 +148,7 @@ class Reached(EdgesProgram):
                 .agg(label=rr.min("label"))
             )
 
-        return nodes.iterate(step, mode=self.mode)
+        return nodes.iterate(step, mode=self.mode, spread_over=self.over)
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         labels = {node: node for edge in edges for node in edge}
@@ -202,6 +203,8 @@ class Nearest(EdgesProgram):
 
     name = "nearest"
     columns = ("node", "far")
+    mode = "microstep"
+    over = "one"
 
     def build(self, edges: Any) -> Any:
         checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
@@ -213,8 +216,8 @@ class Nearest(EdgesProgram):
 
         best = rr.loops.least("far")
         return near.iterate_delta(
-            send(near), key="node", send=send, better=best, missing="add", mode="microstep"
-        )
+            send(near), key="node", send=send, better=best, missing="add", mode=self.mode, spread_over=self.over
+        )  # fmt: skip
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         far = {src: 0 for src, dst in edges if dst == 0}
@@ -225,6 +228,28 @@ class Nearest(EdgesProgram):
                 if src in far and far[src] + src % 3 < far.get(dst, 1 << 30):
                     far[dst], changed = far[src] + src % 3, True
         return dict.fromkeys(far.items(), 1)
+
+
+class NearestOfAll(Nearest):
+    """The same on all workers, best first."""
+
+    name = "nearest on all"
+    over = "all"
+
+
+class NearestByRounds(NearestOfAll):
+    """The same, round by round."""
+
+    name = "nearest by rounds"
+    mode = "superstep"
+
+
+class SpreadOverAll(Reached):
+    """The least node that each node can be reached from, on all workers."""
+
+    name = "spread over all"
+    mode = "auto"
+    over = "all"
 
 
 class Met(EdgesProgram):
@@ -349,6 +374,9 @@ FLOWS: dict[str, Callable[[], Program]] = {
             Spread,
             Walks,
             Nearest,
+            NearestOfAll,
+            NearestByRounds,
+            SpreadOverAll,
             Met,
             Strong,
         )

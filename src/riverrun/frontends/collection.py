@@ -911,9 +911,9 @@ class Collection(Rows):
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
         is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts
-        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can. On arrays,
-        a loop that spreads runs on ``one`` worker or on ``all``, as `spread_over` says; ``auto`` takes what costs less,
-        if it is known how many rows to expect (`flow.input`). The result is the same.
+        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can.
+        On arrays, a loop that spreads runs on ``one`` worker or on ``all``, as `spread_over` says; ``auto`` takes what
+        costs less, if it is known how many rows to expect (`flow.input`). The result is the same.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -964,9 +964,9 @@ class Collection(Rows):
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
         rounds is an error. `name` is what the loop is called. `spread_over` is as in `iterate`.
 
-        `mode` says how the loop is run; the result is the same. With ``microstep`` and ``superstep``, it runs on arrays,
-        if a best value spreads along edges: in microsteps the best rows are worked on first, and no worker waits for
-        the round of another one; in supersteps all workers end a round before the next one begins. By
+        `mode` says how the loop is run; the result is the same. With ``microstep`` and ``superstep``, it runs on
+        arrays, if a best value spreads along edges: in microsteps the best rows are worked on first, and no worker
+        waits for the round of another one; in supersteps all workers end a round before the next one begins. By
         ``differential`` dataflow every loop runs. ``auto`` takes microsteps where it can.
 
         >>> import polars as pl, riverrun as rr
@@ -991,7 +991,18 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self, workset, key, body, send, better, missing, rounds, mode, spread_over, name, patience
+            self,
+            workset,
+            key,
+            body,
+            send,
+            better,
+            missing,
+            rounds,
+            mode,
+            spread_over,
+            name,
+            patience,
         )
 
     # -- inside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ class Crowd:
 
     def parts(self, keys: Sequence[pa.Array], rows: int) -> list[tuple[int, Any]]:
         order, starts = split_rows(list(keys), rows, self.shards)
-        ends = zip(starts, starts[1:], strict=False)
+        ends = pairwise(starts)
         return [(at, order[a:b]) for at, (a, b) in enumerate(ends) if b > a]
 
     def converge(self) -> list[tuple[Any, Any, int]]:
@@ -114,7 +115,9 @@ class Crowd:
                 sender = int(about[rows[0]] >> 3) & ((1 << 21) - 1)
                 self.mail[sender][to].append(tuple(take_columns(letters, rows)))
 
-    def deliver(self, sender: int, to: int, take: Callable[[SharedSpreading, Letters], Any]) -> None:
+    def deliver(
+        self, sender: int, to: int, take: Callable[[SharedSpreading, Letters], Any]
+    ) -> None:
         letters = take(self.members[to], self.mail[sender][to].pop(0))
         self.send(letters or [])
 
@@ -137,9 +140,7 @@ class SharedDrawn(Drawn):
         copies = self.case.operation == "copy"
         constant = None if copies or self.case.weights else self.case.constant
         message = Message(self.case.operation, constant)
-        return Crowd(
-            self.random, self.workers, self.kinds, self.case.kind, message, **self.options
-        )
+        return Crowd(self.random, self.workers, self.kinds, self.case.kind, message, **self.options)
 
     def epoch(self) -> str:
         before = self.there.copy()

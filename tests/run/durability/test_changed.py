@@ -44,8 +44,18 @@ OPTIONS: dict[str, list[Any]] = {
     "by_recent": [False, True],
     "of_both": ["none", "all", "inner", "kept"],
     "nested": ["none", "none", "plain", "other", "counted"],
-    # a loop on arrays; the same differentially; over other edges; and with the other order of values
-    "spread": ["none", "arrays", "differential", "filtered", "greatest", "counted"],
+    # a loop on arrays; the same on all workers, without and with rounds; differentially; over other edges; and with the
+    # other order of values
+    "spread": [
+        "none",
+        "arrays",
+        "shared",
+        "rounds",
+        "differential",
+        "filtered",
+        "greatest",
+        "counted",
+    ],
     # a loop that pulls parts, on arrays; differentially; other edges, another message, another last step, more rounds
     "pull": ["none", "arrays", "differential", "filtered", "halved", "finished", "longer"],
 }
@@ -128,7 +138,10 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
             send=send,
             better=getattr(rr.loops, way)("best"),
             missing="add",
-            mode="differential" if options["spread"] == "differential" else "arrays",
+            mode={"differential": "differential", "rounds": "superstep"}.get(
+                options["spread"], "microstep"
+            ),
+            spread_over="all" if options["spread"] in ("shared", "rounds") else "auto",
         )
         flow.output("spread", spread)
         if options["spread"] == "counted":

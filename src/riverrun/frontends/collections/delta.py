@@ -75,9 +75,9 @@ from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
-from riverrun.plan.plan import Way
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
+from riverrun.plan.plan import Way
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.values import show
 from riverrun.state import Order
@@ -138,9 +138,7 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                return loop.close(
-                    step, send is not None, rounds, mode, spread_over, name, patience
-                )
+                return loop.close(step, send is not None, rounds, mode, spread_over, name, patience)
         except Wider as wider:
             refusal = wider.refusal
             if wider.start is workset:
@@ -155,8 +153,8 @@ def _check_mode(mode: Any, line: str) -> None:
     if not is_one_of(mode, MODES):
         raise PlanError(
             "plan.mode",
-            f"cannot {_METHOD} with mode={show(mode)} ({line}): a delta iteration runs in supersteps, in microsteps, or "
-            "differentially",
+            f"cannot {_METHOD} with mode={show(mode)} ({line}): a delta iteration runs in supersteps, in microsteps, "
+            "or differentially",
             hint="mode='microstep' runs on arrays, best rows first, and mode='superstep' round by round"
             if mode == "arrays"
             else "mode='auto' (the default) takes microsteps where the order of work does not show; the others are "

@@ -142,8 +142,8 @@ def offer_arrays(
         if over != "auto":
             raise PlanError(
                 "plan.no_arrays",
-                f"cannot spread the loop {loop.path.rstrip('/')!r} over {over!r} with mode='differential' ({line}): its "
-                "rows are on all workers",
+                f"cannot spread the loop {loop.path.rstrip('/')!r} over {over!r} with mode='differential' ({line}): "
+                "its rows are on all workers",
                 hint="leave out spread_over=, or mode='differential'",
                 line=line,
             )

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -141,20 +141,18 @@ def send(context: Context, written: Sequence[Letters], time: Timestamp) -> None:
 
 
 def give_sign(context: Context, time: Timestamp) -> None:
+    """Say at a time that there is something to do."""
     context.push(Changes.of(_SIGN, time), SIGNS)
 
 
 @dataclass(frozen=True)
-class _Part(Operator):
+class _OfStage:
     """A node of the loop that works on the arrays of `Stage`, the node with the number `stage`."""
 
     stage: int
 
-    def renumbered(self, places: Mapping[int, int]) -> Operator:
+    def renumbered(self, places: Mapping[int, int]) -> Any:
         return replace(self, stage=places[self.stage])
-
-    def describe(self) -> str:
-        return self.kind
 
 
 class _Writing(Actor):
@@ -180,7 +178,7 @@ class _Writing(Actor):
 
 
 @dataclass(frozen=True)
-class Losses(_Part):
+class Losses(_OfStage, Operator):
     """Takes letters of what is lost."""
 
     kind: ClassVar[str] = "losses"
@@ -193,6 +191,8 @@ class Losses(_Part):
 
 
 class Losing(_Writing):
+    """Takes letters of what is lost, on a worker."""
+
     waits = False
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
@@ -203,7 +203,7 @@ class Losing(_Writing):
 
 
 @dataclass(frozen=True)
-class Turn(_Part):
+class Turn(_OfStage, Operator):
     """Brings back what is lost, and begins to spread what is new."""
 
     kind: ClassVar[str] = "turn"
@@ -216,6 +216,8 @@ class Turn(_Part):
 
 
 class Turning(_Writing):
+    """Brings back what is lost, on a worker."""
+
     def receive(self, port: int, changes: Changes) -> None:
         self.staging.is_turning = True
         super().receive(port, changes)
@@ -241,7 +243,7 @@ class Turning(_Writing):
 
 
 @dataclass(frozen=True)
-class Spread(_Part):
+class Spread(_OfStage, Operator):
     """Takes letters of values, and sends values on."""
 
     supersteps: bool
@@ -262,6 +264,8 @@ class Spread(_Part):
 
 
 class Spreads(_Writing):
+    """Takes and sends letters of values, on a worker."""
+
     def __init__(self, context: Context, stage: int) -> None:
         super().__init__(context, stage)
         self._next: Timestamp | None = None
@@ -296,7 +300,7 @@ class Spreads(_Writing):
 
 
 @dataclass(frozen=True)
-class Settle(_Part):
+class Settle(_OfStage, Operator):
     """Gives the net change of an epoch, when nothing of it can come any more."""
 
     loop: SpreadLoop
@@ -318,6 +322,8 @@ class Settle(_Part):
 
 
 class Settling(GivesResult):
+    """The values of a worker's keys."""
+
     def __init__(self, context: Context, operator: Settle) -> None:
         super().__init__(context)
         staging = context.actors[operator.stage]

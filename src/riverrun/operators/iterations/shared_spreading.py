@@ -181,7 +181,7 @@ class SharedSpreading(Spreading):
             kept = np.flatnonzero(~is_news)
             if not len(kept):
                 return []
-            keys, kinds, senders = take_columns(keys, kept), kinds[kept], senders[kept]
+            keys, kinds, senders = [*take_columns(keys, kept)], kinds[kept], senders[kept]
         if self._empty:
             return []
         self._closes_over |= bool((kinds == kernels.REACHED).any())
@@ -288,16 +288,14 @@ class SharedSpreading(Spreading):
         *keys, about, words, hops = letters
         kinds, senders = _kinds_and_senders(about)
         is_other = kinds >= kernels.NEWS
-        if is_other.any():  # of workers that begin together with this one; or only to wake this worker
+        if (
+            is_other.any()
+        ):  # of workers that begin together with this one; or only to wake this worker
             self.hear_losses(letters)
             kept = np.flatnonzero(~is_other)
             if not len(kept):
                 return
-            keys, words, hops = (
-                take_columns(keys, kept),
-                take_columns([words], kept)[0],
-                take_columns([hops], kept)[0],
-            )
+            *keys, words, hops = take_columns([*keys, words, hops], kept)
             kinds, senders = kinds[kept], senders[kept]
         slots = self._found(keys, len(kinds))
         self._ready()

@@ -8,7 +8,10 @@ time. So the costs of one worker grow with the rows, and those of all workers gr
   now, as a run may go on with another number of them, and not on rows.
 - **Hints first.** What the program asks for is taken, whatever it costs.
 
->>> round(one_worker(10**6), 1) < round(all_workers(10**6), 1), all_workers(10**8) < one_worker(10**8)
+>>> (
+...     round(one_worker(10**6), 1) < round(all_workers(10**6), 1),
+...     all_workers(10**8) < one_worker(10**8),
+... )
 (True, True)
 """
 

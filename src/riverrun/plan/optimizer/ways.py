@@ -121,9 +121,7 @@ def without(plan: Plan, gone: set[int]) -> Plan:
             choices.append(replace(each, leave=_moved(each.leave, places), ways=ways))
     reasons = {places[at]: reason for at, reason in plan.reasons.items() if at in places}
     expected = {places[at]: rows for at, rows in plan.expected.items() if at in places}
-    return Plan(
-        plan.name, nodes, plan.scopes, tuple(choices), plan.differential, reasons, expected
-    )
+    return Plan(plan.name, nodes, plan.scopes, tuple(choices), plan.differential, reasons, expected)
 
 
 def _way(way: Way, places: Mapping[int, int]) -> Way:

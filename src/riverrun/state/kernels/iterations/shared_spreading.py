@@ -10,9 +10,9 @@ changes, a letter goes to the worker that owns the key (`OUTBOX`). Laws:
 - **Lost with its parent.** A value is lost exactly when its start row or its edge from the parent is gone, or when the
   value of the parent is lost; by the closure rule, when it could be reached from what is lost.
 
-Why parents never lead in a circle: a value takes a parent only when it becomes better. Where messages are no better than
-values, or different values have different messages, the last value on a circle to become better would have made the
-next one better once more. Elsewhere the closure rule is used, which asks for no parents.
+Why parents never lead in a circle: a value takes a parent only when it becomes better. Where messages are no better
+than values, or different values have different messages, the last value on a circle to become better would have made
+the next one better once more. Elsewhere the closure rule is used, which asks for no parents.
 """
 
 from __future__ import annotations
@@ -287,9 +287,7 @@ def turn(
             if sends(flags[RANK, source]):
                 if weighted:
                     weight = weights[IN, place]
-                offer(
-                    source, slot, null, weight, words, cells, flags, links, scratch, how, report
-                )
+                offer(source, slot, null, weight, words, cells, flags, links, scratch, how, report)
         report[MESSAGES] += length
     for at in range(total):
         slot = np.int64(lost[at])
