@@ -56,6 +56,7 @@ class Join(Operator):
     tracked: ClassVar[bool] = False
     may_be_tracked: ClassVar[bool] = False
     needs_all_inputs: ClassVar[bool] = True
+    pairs: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
 
     def describe(self) -> str:

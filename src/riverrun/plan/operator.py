@@ -149,6 +149,8 @@ class Operator:
     tracked: it sends by the right of the arrangement that it reads."""
     may_be_tracked: ClassVar[bool] = True
     """Whether a plan may track progress at the node although `tracked` is false (`Plan.origins`)."""
+    pairs: ClassVar[bool] = False
+    """Whether rows of one input are put together with rows of another one."""
     same_rows: ClassVar[bool] = False
     """Whether each row given is a row that was taken, with the same columns, on the same worker."""
     gives_content: ClassVar[bool] = False
@@ -228,6 +230,11 @@ class Operator:
     def adds_up(self) -> bool:
         """Whether the changes given in an epoch are added up, whatever was taken (the *added up* law)."""
         return self.keeps_state
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each row that is given is made of one row that was taken, with the same diff, by that row alone."""
+        return False
 
     @property
     def takes_back(self) -> bool:
@@ -315,6 +322,10 @@ class Linear(Operator):
         return self
 
     @property
+    def by_row(self) -> bool:
+        return not self.takes_back
+
+    @property
     def used(self) -> Sequence[int] | None:
         """The columns of the input that `apply` looks at; None for all."""
         return None
@@ -333,6 +344,10 @@ class Exchanging(Operator):
     @property
     def as_exchange(self) -> Exchanging:
         return self
+
+    @property
+    def by_row(self) -> bool:
+        return True
 
     @property
     def adds_before(self) -> bool:

@@ -68,7 +68,7 @@ from riverrun.frontends.collections.loops import (
 from riverrun.frontends.collections.microsteps import (
     SOLUTION,
     WORKSET,
-    Step,
+    DeltaStep,
     check_microsteps,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
@@ -234,14 +234,14 @@ class _DeltaLoop:
             before = len(builder.nodes)
             if mode == "microstep":
                 taken = {solution.inside._port: SOLUTION, workset.inside._port: WORKSET}
-                check_microsteps(Step(taken, delta, following, loop), self._key, self._line)
+                check_microsteps(DeltaStep(taken, delta, following, loop), self._key, self._line)
         proposed = solution.fitting(delta, _METHOD, self._line)
         following_solution, accepted = self._merged(solution.inside, proposed, first)
         if sends:
             following = self._sent(step, accepted)
             if mode == "microstep":
                 taken = {accepted._port: WORKSET}
-                check_microsteps(Step(taken, accepted, following, loop), self._key, self._line)
+                check_microsteps(DeltaStep(taken, accepted, following, loop), self._key, self._line)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
         workset.close(following, _METHOD, self._line)

@@ -36,8 +36,6 @@ from riverrun.frontends.collections.derivation import (
 )
 from riverrun.frontends.collections.expressions.tree import kind_of, read
 from riverrun.frontends.collections.rows import Rows
-from riverrun.operators.arrange import Arrange
-from riverrun.operators.join import Join
 from riverrun.plan.plan import Node, Port, Scope
 
 SOLUTION, WORKSET = "solution", "workset"
@@ -45,7 +43,7 @@ _Origins = dict[str, frozenset[tuple[str, str]]]
 
 
 @dataclass(frozen=True)
-class Step:
+class DeltaStep:
     """A step that was written: the rows that it takes, and those that it gives."""
 
     taken: dict[Port, str]
@@ -57,7 +55,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenCondition:
     """A condition that a step does not meet, and the node that breaks it."""
 
     condition: str
@@ -78,38 +76,38 @@ class Broken:
         )
 
 
-def check_microsteps(step: Step, key: Sequence[str], line: str) -> None:
+def check_microsteps(step: DeltaStep, key: Sequence[str], line: str) -> None:
     """Refuse a step that breaks one of the conditions M1 to M4."""
     broken = first_broken(step, key)
     if broken is not None:
         raise broken.error(line)
 
 
-def first_broken(step: Step, key: Sequence[str]) -> Broken | None:
+def first_broken(step: DeltaStep, key: Sequence[str]) -> BrokenCondition | None:
     """The first of the conditions M1 to M4 that a step breaks."""
-    to_delta = _Walk(step, [step.delta._port], {})
-    onward = _Walk(step, [step.following._port], {step.delta._port: "delta"})
+    to_delta = _StepWalk(step, [step.delta._port], {})
+    onward = _StepWalk(step, [step.following._port], {step.delta._port: "delta"})
     for number in sorted({*to_delta.nodes, *onward.nodes}):
         broken = _by_row(step, number, to_delta.changing | onward.changing)
         if broken is not None:
             return broken
     for number, _ in sorted(onward.reached):
         node = onward.at(number)
-        return Broken(
+        return BrokenCondition(
             "M3",
             node,
             "leads the solution or the workset to the next workset past the delta",
             "make the next workset of the delta alone: return delta, send(delta)",
         )
     if any(what == SOLUTION for _, what in to_delta.reached):
-        return _Keys(step, key).broken()
+        return _KeyOrigins(step, key).broken()
     return None
 
 
-class _Walk:
+class _StepWalk:
     """The nodes of a step that lead to some ports, from rows that change in the loop."""
 
-    def __init__(self, step: Step, ports: Iterable[Port], stops: dict[Port, str]) -> None:
+    def __init__(self, step: DeltaStep, ports: Iterable[Port], stops: dict[Port, str]) -> None:
         self._all = step.delta._builder.nodes
         self.nodes: set[int] = set()
         self.reached: set[tuple[int, str]] = set()
@@ -154,27 +152,25 @@ class _Walk:
         self.nodes &= self.changing
 
 
-def _by_row(step: Step, number: int, changing: set[int]) -> Broken | None:
+def _by_row(step: DeltaStep, number: int, changing: set[int]) -> BrokenCondition | None:
     """How a node breaks M1 or M2."""
     nodes = step.delta._builder.nodes
     node = nodes[number]
     operator = node.operator
-    if isinstance(operator, Join):
+    if operator.pairs:
         if all(port in step.taken or port.node in changing for port in node.inputs):
             if _is_with_solution(step, node):
                 return None
-            return Broken(
+            return BrokenCondition(
                 "M2",
                 node,
                 "joins two collections that change in the loop",
                 "join with rows from outside of the loop; or use mode='differential'",
             )
         return None
-    if operator.as_linear is not None and not operator.takes_back:
+    if operator.by_row:
         return None
-    if operator.as_exchange is not None or isinstance(operator, Arrange):
-        return None
-    return Broken(
+    return BrokenCondition(
         "M1",
         node,
         "works on many rows at a time",
@@ -182,14 +178,14 @@ def _by_row(step: Step, number: int, changing: set[int]) -> Broken | None:
     )
 
 
-def _is_with_solution(step: Step, node: Node) -> bool:
+def _is_with_solution(step: DeltaStep, node: Node) -> bool:
     """Whether one side of a join is made of the solution alone, which in microsteps is looked up and is no stream of
     rows, and the other side of the workset alone."""
     sides = [_made_of(step, port) for port in node.inputs]
     return {SOLUTION} in sides and {WORKSET} in sides
 
 
-def _made_of(step: Step, port: Port) -> set[str]:
+def _made_of(step: DeltaStep, port: Port) -> set[str]:
     """Which of the rows that change some rows are made of."""
     nodes = step.delta._builder.nodes
     found, seen, waiting = set(), {port}, [port]
@@ -204,15 +200,15 @@ def _made_of(step: Step, port: Port) -> set[str]:
     return found
 
 
-class _Keys:
+class _KeyOrigins:
     """Follows the key of the solution to the delta."""
 
-    def __init__(self, step: Step, key: Sequence[str]) -> None:
+    def __init__(self, step: DeltaStep, key: Sequence[str]) -> None:
         self._step = step
         self._key = tuple(key)
-        self._bad: Broken | None = None
+        self._bad: BrokenCondition | None = None
 
-    def broken(self) -> Broken | None:
+    def broken(self) -> BrokenCondition | None:
         """How the step breaks M4."""
         origins = self._of(self._step.delta)
         if self._bad is not None:
@@ -222,10 +218,10 @@ class _Keys:
                 return self._breaks(self._step.delta, f"does not keep the key {name!r}")
         return None
 
-    def _breaks(self, rows: Rows, why: str) -> Broken:
+    def _breaks(self, rows: Rows, why: str) -> BrokenCondition:
         node = rows._builder.nodes[rows._port.node]
         hint = "give each row of the delta the key of the row of the solution that it was joined with, unchanged"
-        return Broken("M4", node, why, hint)
+        return BrokenCondition("M4", node, why, hint)
 
     def _of(self, rows: Rows) -> _Origins:
         """For each column, the columns of the solution and of the workset whose value it has."""

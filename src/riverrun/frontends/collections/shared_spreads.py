@@ -16,10 +16,10 @@ from riverrun.operators.iterations.shared_spread import (
     NEVER,
     SIGN,
     SIGNS,
-    Losses,
+    FindLosses,
     Post,
+    SendValues,
     Settle,
-    Spread,
     Stage,
     Turn,
     letter_schema,
@@ -46,10 +46,10 @@ def on_all_workers(
     stage = builder.add(Stage(loop), arranged, [letters, SIGN], scope=scope)
     number = stage.node
     before = len(builder.scopes)
-    lost = _loop(builder, scope, f"{name}:losses", stage, letters, lambda: Losses(number))
+    lost = _loop(builder, scope, f"{name}:losses", stage, letters, lambda: FindLosses(number))
     turn = builder.add(Turn(number), [Port(number, SIGNS), lost], [letters, SIGN], scope=scope)
     spread = _loop(
-        builder, scope, f"{name}:spread", turn, letters, lambda: Spread(number, loop.supersteps)
+        builder, scope, f"{name}:spread", turn, letters, lambda: SendValues(number, loop.supersteps)
     )
     settled = builder.add(
         Settle(number, loop), [Port(turn.node, SIGNS), spread], [result], scope=scope, name=f"{name}:shared"

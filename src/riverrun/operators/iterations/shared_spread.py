@@ -5,12 +5,12 @@ where the loop is to run on all workers. The edges are arranged by the key of th
 of the workset by their key. `SharedSpreading` says what the workers write each other; here is who writes when:
 
 - `Stage` takes the changes of an epoch, and finds what is lost by them.
-- `Losses`, in a loop of its own, takes letters of what is lost, and finds what is lost by that.
+- `FindLosses`, in a loop of its own, takes letters of what is lost, and finds what is lost by that.
 - `Turn` is run when no such letter can come any more: it brings back what was lost.
-- `Spread` is in a second loop. With *supersteps* it is run when all letters of the round before are there: so a round
-  ends on all workers before the next one begins, and the round counts the messages on the way. With *microsteps* it is
-  run as soon as there is something to do: it sends on some of its values, best first, and looks what has come. There
-  the round only counts how often letters were sent on.
+- `SendValues` is in a second loop. With *supersteps* it is run when all letters of the round before are there: so a
+  round ends on all workers before the next one begins, and the round counts the messages on the way. With *microsteps*
+  it is run as soon as there is something to do: it sends on some of its values, best first, and looks what has come.
+  There the round only counts how often letters were sent on.
 - `Settle` is run when no letter of the epoch can come any more: by progress tracking, like every other node. It gives
   the net change, and keeps the result as its state.
 
@@ -57,7 +57,7 @@ SIGN = pa.schema([pa.field("sign", pa.bool_())])
 """The columns of a row that only says: there is something to do."""
 _SIGN = (pa.array([True]),)
 LETTERS, SIGNS = range(2)
-"""The outputs of `Stage`, `Losses`, `Turn` and `Spread`."""
+"""The outputs of `Stage`, `FindLosses`, `Turn` and `SendValues`."""
 NEVER = 1 << 62
 
 
@@ -116,7 +116,8 @@ class Staging(TakesRows):
         self.is_turning = False
         """Whether `Turn` is to be run in this epoch, and was not yet."""
         self.began = -1
-        """The first epoch of these arrays. In it, `Spread` waits for the news of all workers before anything else."""
+        """The first epoch of these arrays, in which `SendValues` waits for the news of all workers before anything
+        else; -1 afterwards."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         spreading, width = self.spreading, self._width
@@ -178,7 +179,7 @@ class _Writing(Actor):
 
 
 @dataclass(frozen=True)
-class Losses(_OfStage, Operator):
+class FindLosses(_OfStage, Operator):
     """Takes letters of what is lost."""
 
     kind: ClassVar[str] = "losses"
@@ -243,7 +244,7 @@ class Turning(_Writing):
 
 
 @dataclass(frozen=True)
-class Spread(_OfStage, Operator):
+class SendValues(_OfStage, Operator):
     """Takes letters of values, and sends values on."""
 
     supersteps: bool
