@@ -82,6 +82,7 @@ def plain() -> Plan:
     one = sales.group_by("k").agg(v=rr.min("v"))
     flow.output("pull", one.iterate(lambda v: send(v).group_by("k").agg(v=rr.sum("v")), rounds=3))
     flow.output("shared", start.iterate_delta(send(start), **least, spread_over="all"))
+    flow.output("micro", start.iterate_delta(start, key="k", send=send, mode="microstep"))
     return flow.plan
 
 

@@ -56,8 +56,11 @@ class Join(Operator):
     tracked: ClassVar[bool] = False
     may_be_tracked: ClassVar[bool] = False
     needs_all_inputs: ClassVar[bool] = True
-    pairs: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
+
+    @property
+    def pairs(self) -> Sequence[tuple[int, str]]:
+        return self.columns
 
     def describe(self) -> str:
         if not self.on:

@@ -149,8 +149,6 @@ class Operator:
     tracked: it sends by the right of the arrangement that it reads."""
     may_be_tracked: ClassVar[bool] = True
     """Whether a plan may track progress at the node although `tracked` is false (`Plan.origins`)."""
-    pairs: ClassVar[bool] = False
-    """Whether rows of one input are put together with rows of another one."""
     same_rows: ClassVar[bool] = False
     """Whether each row given is a row that was taken, with the same columns, on the same worker."""
     gives_content: ClassVar[bool] = False
@@ -230,6 +228,12 @@ class Operator:
     def adds_up(self) -> bool:
         """Whether the changes given in an epoch are added up, whatever was taken (the *added up* law)."""
         return self.keeps_state
+
+    @property
+    def pairs(self) -> Sequence[tuple[int, str]] | None:
+        """Of an operator that puts rows of two inputs together, by the keys of their arrangements: for each column of a
+        pair the input, and the name there. None for the others."""
+        return None
 
     @property
     def by_row(self) -> bool:

@@ -70,6 +70,7 @@ from riverrun.frontends.collections.microsteps import (
     WORKSET,
     DeltaStep,
     check_microsteps,
+    micro_loop,
 )
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
@@ -244,7 +245,7 @@ class _DeltaLoop:
                 check_microsteps(DeltaStep(taken, accepted, following, loop), self._key, self._line)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
-        workset.close(following, _METHOD, self._line)
+        sent = workset.close(following, _METHOD, self._line).given
         result = solution.close(following_solution, _METHOD, self._line).leave()
 
         def fast(at_loop: str) -> list[Way]:
@@ -252,9 +253,23 @@ class _DeltaLoop:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
             if rounds is not None:
                 raise NoShape("it has a number of rounds")
-            shape = spread_of_send(
-                self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
-            )  # fmt: skip
+            try:
+                shape = spread_of_send(
+                    self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
+                )  # fmt: skip
+            except NoShape as why:
+                if mode != "microstep" or over == "all":
+                    raise
+                wanted = sent.select(*self._start.columns)
+                messages = DeltaStep({accepted._port: WORKSET}, accepted, wanted, loop)
+                return [
+                    Way(
+                        micro_loop(
+                            messages, self._start, self._workset, self._key, self._better, self._adds_keys, patience,
+                            why, at_loop,
+                        )._port
+                    )
+                ]  # fmt: skip
             return on_arrays(shape, patience, at_loop, over, supersteps=mode == "superstep")
 
         offer_arrays(fast, loop, result, mode, over, self._line)

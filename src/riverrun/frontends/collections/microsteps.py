@@ -13,18 +13,21 @@ the rows before it have left it. The conditions, of which the first four are che
 - **M6.** A better row sends messages that are no worse.
 
 A step that breaks one of the first four is refused: it has no meaning in microsteps. With the last two the result does
-not depend on the order of work.
+not depend on the order of work; a step for which that is not certain runs in microsteps only if the program asks for
+them (`micro_loop`), and its node says that it depends on arrival.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pyarrow as pa
 
 from riverrun.errors import PlanError
+from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.derivation import (
     Entered,
     Filtered,
@@ -36,7 +39,13 @@ from riverrun.frontends.collections.derivation import (
 )
 from riverrun.frontends.collections.expressions.tree import kind_of, read
 from riverrun.frontends.collections.rows import Rows
+from riverrun.frontends.collections.tracing import NoShape
+from riverrun.operators.iterations.microsteps import ACCEPTED, MicroLoop, StepNode
+from riverrun.operators.linear import Concat
 from riverrun.plan.plan import Node, Port, Scope
+
+if TYPE_CHECKING:
+    from riverrun.frontends.collection import Collection
 
 SOLUTION, WORKSET = "solution", "workset"
 _Origins = dict[str, frozenset[tuple[str, str]]]
@@ -157,7 +166,7 @@ def _by_row(step: DeltaStep, number: int, changing: set[int]) -> BrokenCondition
     nodes = step.delta._builder.nodes
     node = nodes[number]
     operator = node.operator
-    if operator.pairs:
+    if operator.pairs is not None:
         if all(port in step.taken or port.node in changing for port in node.inputs):
             if _is_with_solution(step, node):
                 return None
@@ -275,3 +284,99 @@ def _picked(value: Any) -> str:
     if kind == "Alias":
         kind, parts = kind_of(parts[0])
     return parts if kind == "Column" else ""
+
+
+# -- steps that arrays do not know
+
+
+def micro_loop(
+    step: DeltaStep,
+    solution: Collection,
+    workset: Collection,
+    key: tuple[str, ...],
+    better: Better | None,
+    adds_keys: bool,
+    patience: int,
+    why: NoShape,
+    loop: str,
+) -> Collection:
+    """The result of a delta iteration that sends messages, from one node that runs it in microsteps.
+
+    `why` says why arrays do not know the step. Raises a `NoShape` where the step has nodes that cannot be taken out of
+    the loop.
+    """
+    accepted = step.delta
+    nodes, outside = _taken_out(step, accepted._port)
+    columns = solution.columns
+    by, descending = ([], []) if better is None else better.order(columns, key)
+    if better is None:
+        broken = "M5 is broken: nothing says which of two rows is better"
+    else:
+        broken = f"M6 is not certain: {why}"
+    operator = MicroLoop(
+        nodes,
+        key,
+        tuple(by),
+        tuple(descending),
+        "every row takes the place of another" if better is None else better.text,
+        adds_keys,
+        patience,
+        broken,
+    )
+    sides: list[Rows] = [*outside, solution, workset.select(*columns)]
+    result = pa.schema([each.with_nullable(True) for each in solution.schema])
+    arranged = [side._arranged(()) for side in sides]
+    return solution._add(operator, arranged, result, f"{loop}:microsteps")
+
+
+def _taken_out(step: DeltaStep, accepted: Port) -> tuple[tuple[StepNode, ...], list[Rows]]:
+    """The nodes of a step, and the rows from outside that they take."""
+    every = step.following._builder.nodes
+    numbers, waiting = set(), [step.following._port]
+    while waiting:
+        port = waiting.pop()
+        node = every[port.node]
+        if port == accepted or port.node in numbers or not node.scope.is_inside(step.loop):
+            continue
+        numbers.add(port.node)
+        if node.operator.steps_out >= 0:
+            waiting += node.inputs
+        if not node.operator.by_row and node.operator.pairs is None:
+            raise NoShape(
+                f"rows from outside are worked on inside of the loop, by {node.operator.describe()}; do that before it"
+            )
+    made: list[StepNode] = []
+    places: dict[int, int] = {}
+    outside: list[Rows] = []
+    for number in sorted(numbers):
+        node = every[number]
+        inputs = []
+        for port in node.inputs:
+            if port == accepted:
+                inputs.append(ACCEPTED)
+            elif port.node in places:
+                inputs.append(places[port.node])
+            else:
+                inputs.append(-2 - len(outside))
+                outside.append(step.delta._at(port))
+        places[number] = len(made)
+        if node.operator.pairs is not None:
+            made.append(_pairing(node, [every[port.node] for port in node.inputs], inputs))
+        else:
+            operator = node.operator if node.operator.steps_out >= 0 else Concat()
+            made.append(StepNode(operator, tuple(inputs)))
+    return tuple(made), outside
+
+
+def _pairing(node: Node, sides: Sequence[Node], inputs: Sequence[int]) -> StepNode:
+    """A join, with the positions of its columns."""
+    schemas = [side.schemas[0] for side in sides]
+    on = []
+    for side, schema in zip(sides, schemas, strict=True):
+        key = side.operator.copied_by
+        assert key is not None
+        on.append(tuple([schema.get_field_index(name) for name in key]))
+    pairs = node.operator.pairs
+    assert pairs is not None
+    picked = tuple([(side, schemas[side].get_field_index(name)) for side, name in pairs])
+    return StepNode(node.operator, tuple(inputs), tuple(on), picked)

@@ -346,3 +346,93 @@ def test_words_for_modes() -> None:
     with pytest.raises(rr.PlanError) as caught:
         flow_of({}, expect=0)
     assert caught.value.code == "plan.expect"
+
+
+# -- what depends on the order of work
+
+
+def other_side(edges: Any, rows: Any, modes: Modes) -> Any:
+    """A better row sends a worse message: M6 is broken."""
+
+    def send(near: Any) -> Any:
+        there = near.join(edges, left_on="node", right_on="src")
+        return there.select(node="dst", far=pl.col("w") - pl.col("far"))
+
+    best = rr.loops.least("far")
+    return rows.iterate_delta(
+        send(rows), key="node", send=send, better=best, missing="add", **modes
+    )
+
+
+def replacing(edges: Any, rows: Any, modes: Modes) -> Any:
+    """Every row takes the place of another one: M5 is broken."""
+
+    def send(near: Any) -> Any:
+        there = near.join(edges, left_on="node", right_on="src").filter(pl.col("far") < 50)
+        return there.select(node="dst", far=pl.col("far") + pl.col("w"))
+
+    return rows.iterate_delta(send(rows), key="node", send=send, missing="add", **modes)
+
+
+def with_the_way(edges: Any, rows: Any, modes: Modes) -> Any:
+    """Values of two columns, by a function and over two joins: nothing tells whether M6 holds. It does."""
+    start = rows.select("node", "far", way="node")
+    known = edges.select("src", "dst").join(edges, on=["src", "dst"])
+    names = edges.select("dst").distinct()
+
+    def send(near: Any) -> Any:
+        there = near.join(known, left_on="node", right_on="src").join(names, on="dst")
+        further = there.select(node="dst", far=pl.col("far") + pl.col("w"), way="node")
+        columns = {"node": INT, "far": INT, "way": INT}
+        return further.flat_map(lambda row: [row] if row["far"] < 90 else [], columns)
+
+    best = rr.loops.least("far", "way")
+    return start.iterate_delta(
+        send(start), key="node", send=send, better=best, missing="add", **modes
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (other_side, "M6 is not certain"),
+        (replacing, "M5 is broken"),
+        (with_the_way, "M6 is not certain"),
+    ],
+)
+def test_a_step_whose_result_may_depend_on_the_order_runs_where_that_is_asked_for(
+    program: Callable[..., Any], words: str
+) -> None:
+    flow = flow_of({"mode": "microstep"}, program)
+    shown = flow.explain()
+    assert words in shown, shown
+    assert "depends on arrival" in shown
+    assert flow.plan.arrival_dependent
+    judge = flow_of({"mode": "differential"}, program)
+    assert not judge.plan.arrival_dependent
+    draw = random.Random(4)
+    with flow.run(workers=2) as run, judge.run() as other:
+        # On a tree every key hears of one other key at most, so the order of work does not show.
+        edges = [(draw.randrange(at), at, draw.choice([0, 1, 5])) for at in range(1, 40)]
+        gone = draw.sample(edges, 5)
+        for each in (run, other):
+            each.insert("rows", [(0, 3)])
+            each.insert("edges", edges)
+            each.commit()
+        assert run.read("result").rows() == other.read("result").rows()
+        for each in (run, other):
+            each.delete("edges", gone)
+            each.insert("edges", [(a, b, w + 1) for a, b, w in gone[:2]])
+            each.commit()
+        assert run.read("result").rows() == other.read("result").rows()
+        assert len(run.read("result").rows()) > 5
+
+
+def test_microsteps_without_end_are_refused() -> None:
+    with flow_of({"mode": "microstep", "patience": 40}, replacing).run() as run:  # type: ignore[dict-item]
+        run.insert("rows", [(0, 0)])
+        run.insert("edges", [(0, 1, 1), (1, 0, -1), (1, 1, 1)])
+        with pytest.raises(rr.RiverrunError) as caught:
+            run.commit()
+        assert caught.value.code == "operator.diverges", caught.value
+        assert "after 40 turns" in str(caught.value)
