@@ -114,7 +114,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Way:
+class Shortcut:
     """A way to the rows that a loop gives, which does without the loop."""
 
     port: Port
@@ -134,7 +134,7 @@ class Choice:
     loop: Scope
     leave: Port
     """Where the rows leave the loop."""
-    ways: tuple[Way, ...]
+    ways: tuple[Shortcut, ...]
     """The other ways; the loop itself is for those who look into it."""
     over: str = "auto"
     """Which workers the program asks for: ``one``, ``all``, or ``auto`` for those that cost less."""

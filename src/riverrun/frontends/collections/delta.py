@@ -78,7 +78,7 @@ from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
-from riverrun.plan.plan import Way
+from riverrun.plan.plan import Shortcut
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.values import show
 from riverrun.state import Order
@@ -248,7 +248,7 @@ class _DeltaLoop:
         sent = workset.close(following, _METHOD, self._line).given
         result = solution.close(following_solution, _METHOD, self._line).leave()
 
-        def fast(at_loop: str) -> list[Way]:
+        def fast(at_loop: str) -> list[Shortcut]:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
             if rounds is not None:
@@ -263,7 +263,7 @@ class _DeltaLoop:
                 wanted = sent.select(*self._start.columns)
                 messages = DeltaStep({accepted._port: WORKSET}, accepted, wanted, loop)
                 return [
-                    Way(
+                    Shortcut(
                         micro_loop(
                             messages, self._start, self._workset, self._key, self._better, self._adds_keys, patience,
                             why, at_loop,

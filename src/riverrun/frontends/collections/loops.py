@@ -56,7 +56,7 @@ from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, sprea
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
-from riverrun.plan.plan import Node, Port, Scope, Way
+from riverrun.plan.plan import Node, Port, Scope, Shortcut
 from riverrun.rows.values import listed, show
 from riverrun.state.types import common_type, share_layout, type_text
 
@@ -216,7 +216,7 @@ def _closed(
     closed = rows.close(result, "iterate", line)
     left = closed.leave()
 
-    def fast(at_loop: str) -> list[Way]:
+    def fast(at_loop: str) -> list[Shortcut]:
         if entering is not None:
             raise NoShape("rows enter it by priority")
         try:
@@ -235,7 +235,7 @@ def _closed(
                 raise NoShape("its rounds add nothing up, and a change may reach few of its rows")
             if over == "all":
                 raise NoShape("its rounds add up or run again from the start, on one worker")
-            return [Way(pull_on_arrays(pull, rounds, patience, at_loop)._port)]
+            return [Shortcut(pull_on_arrays(pull, rounds, patience, at_loop)._port)]
         except NoShape as no_pull:
             raise (no_pull if no_spread.is_other else no_spread) from None
 

@@ -49,7 +49,7 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Choice, Port, Scope, Way
+from riverrun.plan.plan import Choice, Port, Scope, Shortcut
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _OfValue:
 
 def on_arrays(
     shape: SpreadShape, patience: int, loop: str, over: str, *, supersteps: bool = False
-) -> list[Way]:
+) -> list[Shortcut]:
     """The ways to run a loop of this shape on arrays: on one worker, in one node, or on all workers, as `over` says.
 
     `loop` is the loop's name. With ``over="auto"`` there are both ways if it is known how many rows to expect;
@@ -117,15 +117,15 @@ def on_arrays(
     if over != "all":
         arranged = [side._arranged(()) for side in sides]
         alone = solution._add(operator, arranged, result, f"{loop}:spread")
-        ways.append(Way(alone.select(*columns)._port, "one", edges=shape.edges._port))
+        ways.append(Shortcut(alone.select(*columns)._port, "one", edges=shape.edges._port))
     if over == "all" or (over == "auto" and solution._builder.expected):
         shared, loops = on_all_workers(operator, sides, result, loop)
-        ways.append(Way(shared.select(*columns)._port, "all", loops, shape.edges._port))
+        ways.append(Shortcut(shared.select(*columns)._port, "all", loops, shape.edges._port))
     return ways
 
 
 def offer_arrays(
-    fast: Callable[[str], list[Way]],
+    fast: Callable[[str], list[Shortcut]],
     loop: Scope,
     result: Collection,
     mode: str,

@@ -18,7 +18,7 @@ time. So the costs of one worker grow with the rows, and those of all workers gr
 from __future__ import annotations
 
 from riverrun.plan.operator import Role
-from riverrun.plan.plan import Choice, Plan, Port, Way
+from riverrun.plan.plan import Choice, Plan, Port, Shortcut
 
 WORKERS = 4
 """The number of workers that costs are reckoned for."""
@@ -43,7 +43,7 @@ def all_workers(rows: int) -> float:
     return LOAD * rows / WORKERS + LETTER * away / WORKERS + HOPS * HOP
 
 
-def cheapest(plan: Plan, choice: Choice) -> tuple[Way, str]:
+def cheapest(plan: Plan, choice: Choice) -> tuple[Shortcut, str]:
     """The way to take, and the reason, if there was anything to choose."""
     by_name = {way.over: way for way in choice.ways}
     if choice.over != "auto":

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from riverrun.plan.optimizer.costs import cheapest
-from riverrun.plan.plan import Choice, Node, Plan, Port, Way
+from riverrun.plan.plan import Choice, Node, Plan, Port, Shortcut
 
 
 def optimized(plan: Plan) -> Plan:
@@ -57,7 +57,7 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
     return without(replace(plan, nodes=tuple(nodes), choices=others, reasons=reasons), gone)
 
 
-def _nodes_of(plan: Plan, ways: Iterable[Way]) -> set[int]:
+def _nodes_of(plan: Plan, ways: Iterable[Shortcut]) -> set[int]:
     """The nodes at the ends of some ways, and those in loops of the ways."""
     nodes = {way.port.node for way in ways}
     loops = [loop for way in ways for loop in way.loops]
@@ -124,7 +124,7 @@ def without(plan: Plan, gone: set[int]) -> Plan:
     return Plan(plan.name, nodes, plan.scopes, tuple(choices), plan.differential, reasons, expected)
 
 
-def _way(way: Way, places: Mapping[int, int]) -> Way:
+def _way(way: Shortcut, places: Mapping[int, int]) -> Shortcut:
     edges = None if way.edges is None else _moved(way.edges, places)
     return replace(way, port=_moved(way.port, places), edges=edges)
 
