@@ -58,6 +58,8 @@ SIGN = pa.schema([pa.field("sign", pa.bool_())])
 _SIGN = (pa.array([True]),)
 LETTERS, SIGNS = range(2)
 """The outputs of `Stage`, `FindLosses`, `Turn` and `SendValues`."""
+ANSWERED = 2
+"""The round in which the answers are there to what was asked before the first one."""
 NEVER = 1 << 62
 
 
@@ -115,6 +117,9 @@ class Staging(TakesRows):
         self.supersteps = loop.supersteps
         self.is_turning = False
         """Whether `Turn` is to be run in this epoch, and was not yet."""
+        self.asks = False
+        """Whether this worker waits for values that it has asked for. Without them it would send on many values that
+        are not the best."""
         self.began = -1
         """The first epoch of these arrays, in which `SendValues` waits for the news of all workers before anything
         else; -1 afterwards."""
@@ -236,8 +241,9 @@ class Turning(_Writing):
             staging.began = time[0]
             letters.append(spreading.wake())
         else:
-            letters += spreading.work()
-            if spreading.is_busy:
+            staging.asks = bool(letters) and not staging.supersteps
+            letters += spreading.work(only_letters=staging.asks)
+            if spreading.is_busy or staging.asks:
                 letters.append(spreading.wake())
         send(self.context, letters, time)
         give_sign(self.context, time)
@@ -275,7 +281,9 @@ class Spreads(_Writing):
     @property
     def waits(self) -> bool:  # type: ignore[override]
         staging = self.staging
-        return staging.supersteps or staging.is_turning or staging.began >= 0
+        if staging.supersteps or staging.is_turning or staging.asks or staging.began >= 0:
+            return True
+        return self.spreading.is_hasty
 
     def receive(self, port: int, changes: Changes) -> None:
         for time, piece in by_time(changes):
@@ -286,18 +294,26 @@ class Spreads(_Writing):
     def run(self, time: Timestamp, upper: Antichain) -> None:
         if self._next == time:
             self._next = None
-        self.staging.began = -1
+        staging, spreading = self.staging, self.spreading
+        staging.began = -1
+        if time[1] >= ANSWERED:
+            staging.asks = False
         for changes in self._held.pop(time, ()):
-            self.spreading.hear(changes.columns)
-        send(self.context, self.spreading.work(), time)
+            spreading.hear(changes.columns)
+        send(self.context, spreading.work(only_letters=staging.asks), time)
         following = (time[0], time[1] + 1)
-        if self.spreading.is_busy and self._next is None and following not in self._held:
+        if (
+            (spreading.is_busy or staging.asks)
+            and self._next is None
+            and following not in self._held
+        ):
             self._next = following
             self.context.request(following)
         self._sign(time)
 
     def boundary(self, epoch: int) -> None:
         self.staging.began = -1
+        self.staging.asks = False
 
 
 @dataclass(frozen=True)

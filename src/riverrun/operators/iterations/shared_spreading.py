@@ -60,7 +60,9 @@ KIND_BITS, WORKER_BITS = 3, 21
 NO_SLOTS = np.zeros(0, np.int32)
 NO_INTS = np.zeros(0, np.int64)
 EVERYTHING = 1 << 62
-LEAST_QUANTUM, MOST_QUANTUM = 256, 1 << 14
+LEAST_QUANTUM, FIRST_QUANTUM, MOST_QUANTUM = 256, 1 << 12, 1 << 14
+"""How many slots send their values before letters are looked at. Where values are lost, there are many that are not the
+best, until it is known what others have: so it is few at first."""
 
 
 def written(kinds: Any, sender: int, to: Any) -> Any:
@@ -101,8 +103,10 @@ class SharedSpreading(Spreading):
         self._told = (0, False)
         self._caps: dict[int, int] = {}
         """For each peer, a number of slots that it has not more than."""
-        self._quantum = 1 << 12
-        self._taken = 0
+        self._quantum = FIRST_QUANTUM
+        self.is_hasty = False
+        """Whether much of what was heard lately was better than what is known here: then it is better to wait for more
+        than to send on."""
         self.letters = 0
         """How many letters were written so far."""
 
@@ -125,6 +129,7 @@ class SharedSpreading(Spreading):
         if self._open:
             return
         super()._begin()
+        self.is_hasty = False
         self._report[:] = 0
         self._report[plain.LOWEST] = 0 if self._superstep else plain.QUEUES
 
@@ -266,6 +271,7 @@ class SharedSpreading(Spreading):
             _joined([change.fresh for change in self._changes], NO_EDGES),
             self._queues, scratch, self._how, self._report,
         )  # fmt: skip
+        self._quantum = FIRST_QUANTUM if anew else LEAST_QUANTUM
         if anew:
             return self._news()
         lost = scratch[kernels.LOST_SLOTS, : int(self._report[plain.TRIMMED])]
@@ -280,6 +286,7 @@ class SharedSpreading(Spreading):
                 letters.append(
                     self._letters(asked, nothing + kernels.ASK, nothing + peer, nothing, nothing)
                 )
+        self.is_hasty = bool(letters)
         return letters
 
     def hear(self, letters: Letters) -> None:
@@ -309,16 +316,21 @@ class SharedSpreading(Spreading):
 
     def _adapt(self, taken: int, heard: int) -> None:
         """Send on less at a time where much of what is heard is better than what is known here, and more otherwise."""
-        if 2 * taken > heard:
+        if 4 * taken > heard:
             self._quantum = max(self._quantum >> 1, LEAST_QUANTUM)
-        elif 8 * taken < heard:
+            self.is_hasty = True
+        elif 16 * taken < heard:
             self._quantum = min(self._quantum << 1, MOST_QUANTUM)
+            self.is_hasty = False
 
-    def work(self) -> list[Letters]:
-        """Send some values on: with peers, those of one round, or the best of them; letters about values."""
+    def work(self, *, only_letters: bool = False) -> list[Letters]:
+        """Send some values on: with peers, those of one round, or the best of them; letters about values.
+
+        With `only_letters`, values that are to be sent on within this worker wait.
+        """
         self._begin()
         graph, report = self._graph, self._report
-        while report[plain.QUEUED]:
+        while report[plain.QUEUED] and not only_letters:
             quantum = EVERYTHING if self._superstep or not self._peers else self._quantum
             status = kernels.work(
                 self._worker, quantum, self._values, self._cells, self._flags, graph.lists, graph.ends,
