@@ -137,6 +137,10 @@ class SharedDrawn(Drawn):
         return f"{self.workers} workers, {super().__repr__()}"
 
     def new(self) -> Any:
+        if pa.types.is_floating(self.case.kind) and self.case.operation == "add":
+            # A cycle may improve floats for longer than there is patience, before a letter with a better value ends it.
+            self.options["best"], self.there.greatest = "least", False
+            self.weights = [each for each in self.weights if each is None or not each < 0] or [0.0]
         copies = self.case.operation == "copy"
         constant = None if copies or self.case.weights else self.case.constant
         message = Message(self.case.operation, constant)
