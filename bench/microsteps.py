@@ -65,7 +65,8 @@ def bulk_round(starts: Ints, targets: Ints, labels: Ints, after: Ints) -> int:
 
 
 def bulk_seconds(src: Ints, dst: Ints, rounds: int) -> float:
-    """What so many bulk rounds take, in one thread: the first ones are measured."""
+    """What bulk rounds take until nothing changes, in one thread. The first ones are measured; if there are more, there
+    are `rounds` of them, or some more, as supersteps see values of their own round."""
     names, ends = np.unique(np.concatenate([src, dst]), return_inverse=True)
     a, b = ends[: len(src)], ends[len(src) :]
     sources, targets = np.concatenate([a, b]), np.concatenate([b, a])
@@ -74,11 +75,12 @@ def bulk_seconds(src: Ints, dst: Ints, rounds: int) -> float:
     targets, labels = targets[order], names.copy()
     after = labels.copy()
     bulk_round(starts[:1], targets, labels[:0], after[:0])  # compiled
-    begin, done = time.thread_time(), 0
-    while done < min(rounds, BULK_ROUNDS):
-        bulk_round(starts, targets, labels, after)
-        labels, after, done = after, labels, done + 1
-    return (time.thread_time() - begin) / max(done, 1) * rounds
+    begin = time.thread_time()
+    for done in range(1, BULK_ROUNDS + 1):
+        if not bulk_round(starts, targets, labels, after):
+            return time.thread_time() - begin
+        labels, after = after, labels
+    return (time.thread_time() - begin) / done * max(rounds, done)
 
 
 def loop_only(src: Ints, dst: Ints, repeats: int) -> dict[str, Any]:
