@@ -76,11 +76,11 @@ def bulk_seconds(src: Ints, dst: Ints, rounds: int) -> float:
     after = labels.copy()
     bulk_round(starts[:1], targets, labels[:0], after[:0])  # compiled
     begin = time.thread_time()
-    for done in range(1, BULK_ROUNDS + 1):
+    for _ in range(BULK_ROUNDS):
         if not bulk_round(starts, targets, labels, after):
             return time.thread_time() - begin
         labels, after = after, labels
-    return (time.thread_time() - begin) / done * max(rounds, done)
+    return (time.thread_time() - begin) / BULK_ROUNDS * max(rounds, BULK_ROUNDS)
 
 
 def loop_only(src: Ints, dst: Ints, repeats: int) -> dict[str, Any]:
