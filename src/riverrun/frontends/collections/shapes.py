@@ -126,7 +126,7 @@ def offer_arrays(
         return
     try:
         with builder.whole_or_not():
-            _check_seen(loop, result)
+            check_unseen(loop, result)
             instead = fast(loop.path.rstrip("/"))
     except NoShape as reason:
         if mode == "arrays":
@@ -140,7 +140,7 @@ def offer_arrays(
     builder.choices.append(Choice(loop, result._port, instead._port))
 
 
-def _check_seen(loop: Scope, result: Collection) -> None:
+def check_unseen(loop: Scope, result: Collection) -> None:
     """Refuse a loop whose rounds are looked at."""
     if loop.depth > 2:
         raise NoShape("it is inside another loop")
