@@ -956,6 +956,8 @@ class Collection(Rows):
         missing: str = "drop",
         rounds: int | None = None,
         mode: str = "auto",
+        maintain: str = "auto",
+        expect: int | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -975,7 +977,8 @@ class Collection(Rows):
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
-        rounds is an error. `mode` is as in `iterate`. `name` is what the loop is called.
+        rounds is an error. `mode`, `maintain` and `expect` are as in `iterate`, except that rounds are called
+        ``superstep`` here. `name` is what the loop is called.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -999,8 +1002,8 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self, workset, key, body, send, better, missing, rounds, mode, name, patience
-        )
+            self, workset, key, body, send, better, missing, rounds, mode, maintain, expect, name, patience
+        )  # fmt: skip
 
     # -- inside
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
     from riverrun.frontends.collections.loops import ClosedVariable, Way
 
+BY_ROUNDS = ("rounds", "superstep")
 LONG = 64
 """From so many expected rounds on, a loop runs by rounds."""
 
@@ -47,8 +48,8 @@ def choose(
 ) -> list[Collection]:
     """Offer the optimizer other ways to run a loop, and give its results.
 
-    `left` are the results of the differential nodes. `fast` gives the result of the loop on arrays, by a node whose
-    name begins with a word that it is given; or it raises a `NoShape`.
+    `left` are the results of the differential nodes, of the first variables of the loop. `fast` gives the result of the
+    loop on arrays, by a node whose name begins with a word that it is given; or it raises a `NoShape`.
     """
     builder, loop = left[0]._builder, closed[0].variable.loop
     for asked in ("mode", "maintain"):
@@ -73,7 +74,7 @@ def choose(
                     hint="mode='auto' runs it on arrays if it can, and otherwise by rounds or differentially",
                 ) from None
     is_long = way.expect is not None and way.expect >= LONG
-    must = must or way.mode == "rounds"
+    must = must or way.mode in BY_ROUNDS
     if not (must or is_long):
         builder.differential[loop.number] = no_arrays
         return left
@@ -82,7 +83,7 @@ def choose(
             if way.at is not None:
                 raise NoRounds("rows enter it by priority")
             rounds = ByRounds(closed, stop, way.rounds, way.patience)
-            results = rounds.build()
+            results = rounds.build(len(left))
     except NoRounds as reason:
         if must:
             raise PlanError(
@@ -104,8 +105,8 @@ def choose(
 
 def _why(way: Way, stop: LoopEnd) -> str:
     """Why a loop runs by rounds, for people."""
-    if way.mode == "rounds":
-        return "mode='rounds'"
+    if way.mode in BY_ROUNDS:
+        return f"mode={way.mode!r}"
     if stop.proceed is not None or stop.closeness is not None:
         return "since which round is the last depends on the rows"
     if way.maintain == "restart":

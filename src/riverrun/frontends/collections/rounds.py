@@ -50,7 +50,7 @@ class LoopEnd:
     proceed: Collection | None = None
     """Rows of the loop of which none is left at its end."""
     key: tuple[str, ...] | None = None
-    """Columns by which the rows of a round are to lie together; None where that is not said."""
+    """Columns by which the rows of the first variable are to lie together; None where that is not said."""
 
     @property
     def text(self) -> str:
@@ -119,8 +119,8 @@ class ByRounds:
                     waiting.append(taker)
         return varying
 
-    def build(self) -> list[Collection]:
-        """Write the loop; give its results, a collection for each variable."""
+    def build(self, results: int) -> list[Collection]:
+        """Write the loop; give the results of the first so many variables."""
         builder, count = self._builder, len(self._variables)
         schemas = [each.next.schema for each in self._variables]
         again = Again(count, self._rounds)
@@ -131,7 +131,7 @@ class ByRounds:
         entered = builder.add(Enter(), [opened], [MARKS], scope=self.scope)
         returned = Port(back.node, count)
         self._marks = builder.add(Concat(), [entered, returned], [MARKS])
-        keys = [self._key(each) for each in self._variables]
+        keys = [self._key(at, each) for at, each in enumerate(self._variables)]
         starts = []
         for at, (each, key) in enumerate(zip(self._variables, keys, strict=True)):
             start = self._start(each.variable.start, key)
@@ -158,15 +158,16 @@ class ByRounds:
         return [
             self._settled(back, at, each, key)
             for at, (each, key) in enumerate(zip(self._variables, keys, strict=True))
+            if at < results
         ]
 
     # -- what comes in, and what goes out
 
-    def _key(self, closed: ClosedVariable) -> tuple[str, ...] | None:
+    def _key(self, at: int, closed: ClosedVariable) -> tuple[str, ...] | None:
         """Columns by which the rows of a round lie together when they are made; None where there are none."""
         if self._stop.closeness is not None:
             return self._stop.closeness.key
-        return self._stop.key or key_of(closed.given)
+        return self._stop.key if at == 0 and self._stop.key else key_of(closed.given)
 
     def _start(self, start: Collection, key: tuple[str, ...] | None) -> Port:
         """The rows of the first round, in that round."""
@@ -208,7 +209,7 @@ class ByRounds:
             for output, kind in ((count + 1 + at, schema), (2 * count + 1, MARKS))
         )
         moved = self._any._at(left)._exchanged(key)
-        name = f"{self._loop.path.rstrip('/')}:result{f'-{at + 1}' * (count > 1)}"
+        name = f"{self._loop.path.rstrip('/')}:result{f'-{at + 1}' * (at > 0)}"
         port = builder.add(Settle(key), [moved._port, mark], [schema], name=name)
         return self._any._at(port, key)
 

@@ -34,11 +34,12 @@ from riverrun.state.changes import Changes
 
 MARKS = pa.schema({"mark": pa.int64()})
 """The columns of marks: what is said is that there is one."""
+_MARK = (pa.array([1], pa.int64()),)
 
 
 def mark_at(time: Timestamp) -> Changes:
     """A mark at a time."""
-    return Changes.of([pa.array([1], pa.int64())], time)
+    return Changes(_MARK, 1, (time,), None, 1, None)
 
 
 @dataclass(frozen=True)

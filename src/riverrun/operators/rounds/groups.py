@@ -37,9 +37,6 @@ class Evaluates(Protocol):
         """From how many arrangements the groups are read."""
         ...
 
-    @property
-    def kernels(self) -> tuple[str, ...]: ...
-
     def evaluate(
         self, views: Sequence[View], keys: Keys, time: Timestamp, schema: pa.Schema
     ) -> Evaluated:
@@ -61,12 +58,9 @@ class GroupRound(Operator):
 
     groups: Evaluates
     kind: ClassVar[str] = "group"
+    kernels: ClassVar[tuple[str, ...]] = ("searching.look_up", "packing.unite_keys")
     reads_arrangements: ClassVar[bool] = True
     may_be_tracked: ClassVar[bool] = False
-
-    @property
-    def kernels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.groups.kernels
 
     @property
     def tracked(self) -> bool:  # type: ignore[override]

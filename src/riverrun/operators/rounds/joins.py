@@ -37,9 +37,6 @@ from riverrun.state.view import View
 class Pairs(Protocol):
     """A join."""
 
-    @property
-    def kernels(self) -> tuple[str, ...]: ...
-
     def pairs(
         self, batch: Batch, view: View, side: int, needed: Sequence[int] | None
     ) -> Iterator[Changes]:
@@ -54,16 +51,20 @@ class Pairs(Protocol):
 
 
 @dataclass(frozen=True)
-class _JoinRound(Operator):
+class JoinRound(Operator):
+    """A join in a round."""
+
     join: Pairs
+    kernels: ClassVar[tuple[str, ...]] = (
+        "matching.find_matches",
+        "matching.list_matches",
+        "matching.mark_codes",
+        "packing.list_keys",
+    )
     reads_arrangements: ClassVar[bool] = True
     may_be_tracked: ClassVar[bool] = False
     needs_all_inputs: ClassVar[bool] = True
     may_cancel: ClassVar[bool] = True
-
-    @property
-    def kernels(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.join.kernels
 
     def identity(self) -> str:
         return f"in the round: {self.join.identity()}"
@@ -73,7 +74,7 @@ class _JoinRound(Operator):
 
 
 @dataclass(frozen=True)
-class ProbeRound(_JoinRound):
+class ProbeRound(JoinRound):
     """Pairs the rows of a round, which come to the input `varying`, with an arrangement from outside of the loop."""
 
     varying: int = 0
@@ -107,7 +108,7 @@ class Prober(Actor):
 
 
 @dataclass(frozen=True)
-class MatchRound(_JoinRound):
+class MatchRound(JoinRound):
     """Pairs the rows of a round with rows of the same round."""
 
     kind: ClassVar[str] = "match"
