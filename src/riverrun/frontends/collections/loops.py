@@ -118,9 +118,10 @@ def iterate_together(
     """Several collections that make each other, round by round, until none of them changes any more.
 
     `start` maps names to collections, with which the first round begins. `body` takes such a dict with the collections
-    of a round, and returns the dict of the next. The result is the dict of the last round. All arguments are those of
-    `Collection.iterate`. A function as `until` takes the dicts before and after a round; ``body`` may also return a
-    pair: the dict of the next round, and a collection `proceed`. The loop then ends when `proceed` is empty.
+    of a round, and returns the dict of the next. The result is the dict of the last round. A function as `until` takes
+    the dicts before and after a round, and the loop ends when the rows that it gives are none; `body` may also return a
+    pair, the dict of the next round and a collection, and the loop ends when that is empty. `rounds`, `mode`,
+    `maintain`, `expect`, `name` and `patience` are those of `Collection.iterate`.
 
     For instance, in a game whoever cannot move has lost, and a move to where the other loses wins:
 

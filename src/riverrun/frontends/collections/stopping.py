@@ -32,7 +32,10 @@ from riverrun.state.types import type_text
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A stop: a round that gives the rows that it began with."""
+    """The loop ends when a round gives the rows that it began with, as it does without `until`.
+
+    For ``until=`` of `Collection.iterate`.
+    """
 
     def __repr__(self) -> str:
         return "unchanged"
@@ -74,7 +77,6 @@ class LittleMoved:
 Until = Unchanged | LittleMoved | Callable[[Any, Any], Any] | None
 
 unchanged = Unchanged()
-"""The loop ends when a round gives the rows that it began with. For ``until=`` of `Collection.iterate`."""
 
 
 def tolerance(column: str, most: float) -> LittleMoved:

@@ -10,6 +10,7 @@ import pytest
 
 import riverrun as rr
 from tests.frontends.collections.checking import build, check, feed
+from tests.frontends.collections.loops import test_iterate_delta as deltas
 from tests.frontends.collections.random_loops import TERMS, Sum, draw_sum, rests
 from tests.frontends.collections.reference import Bag, iterate_together
 from tests.soaking import seeds
@@ -782,3 +783,43 @@ def test_a_step_is_ready_for_texts_and_nested_values():
             run.delete("edges", [("b", "c", [])])
             run.commit()
             assert run.read("rounds").rows() == run.read("differential").rows()
+
+
+# -- supersteps
+
+
+DELTAS = {each.__name__: each for each in deltas.PROGRAMS if each is not deltas.inside_a_loop}
+
+
+@pytest.mark.parametrize("name", DELTAS)
+@pytest.mark.parametrize("seed", seeds(2, soak=200))
+def test_supersteps_equal_the_loop_from_scratch(name, seed, monkeypatch):
+    """The programs of `test_iterate_delta`, each of which leaves `mode` out."""
+    by_delta = rr.Collection.iterate_delta
+
+    def by_superstep(self, *given, **how):
+        return by_delta(self, *given, **how, mode="superstep")
+
+    monkeypatch.setattr(rr.Collection, "iterate_delta", by_superstep)
+    text = build(DELTAS[name], EDGES).explain()
+    assert "by rounds, mode='superstep'" in text
+    check(DELTAS[name], EDGES, seed=seed, make=small(), scale=seed % 2 == 1)
+
+
+def test_how_a_delta_iteration_is_run_is_checked():
+    def loop(**how):
+        def program(edges, roots):
+            send = lambda labels: sent(labels, edges)  # noqa: E731
+            return roots.iterate_delta(send(roots), key="node", send=send, **how)
+
+        return program
+
+    refused(loop(mode="rounds"), "plan.mode", "on arrays or by supersteps or differentially")
+    refused(loop(mode="superstep", maintain="differential"), "plan.maintain", "one of the two")
+    refused(loop(maintain="now"), "plan.maintain", "'now'")
+    refused(loop(expect=-1), "plan.expect", "-1")
+    least = rr.loops.least("label")
+    assert "spread the least" in build(loop(better=least), TWO).explain()
+    restarting = build(loop(better=least, maintain="restart"), TWO).explain()
+    assert "; by rounds, maintain='restart'" in restarting
+    assert "; by rounds, since 900 rounds are expected" in build(loop(expect=900), TWO).explain()
