@@ -14,7 +14,7 @@ these bytes. Laws:
 
 >>> from riverrun.engine.messages import Completed
 >>> read(write(Completed(execution=3, epoch=7)))
-Completed(execution=3, epoch=7, notes=())
+Completed(execution=3, epoch=7, notes=(), rounds=())
 >>> read(b"\\x91\\x7f")
 Traceback (most recent call last):
     ...
