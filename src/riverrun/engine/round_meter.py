@@ -17,13 +17,13 @@ Cost: about half a microsecond for a turn in a loop, a tenth for another turn; n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import itemgetter
 from time import perf_counter
+from typing import Any
 
 from riverrun.operators.loops import Returning
 from riverrun.plan.loop_figures import MOST, LoopFigures, RoundFigures, loop_of, name_of, shortened
 from riverrun.plan.operator import Actor, Arranged, Arrangement
-from riverrun.plan.plan import Node, Plan, Scope
+from riverrun.plan.plan import Plan, Scope
 from riverrun.progress import Timestamp
 
 
@@ -32,21 +32,12 @@ class RoundMeter:
 
     def __init__(self, plan: Plan, actors: Mapping[int, Actor]) -> None:
         loops: dict[int, _LoopSums] = {}
-        self._around = {
-            number: _around(actor.node, loops)
-            for number, actor in actors.items()
-            if actor.node.depth > 1
+        self._places = {
+            actor: _Place(actor, loops) for actor in actors.values() if actor.node.depth > 1
         }
         self._loops = [loops[number] for number in sorted(loops)]
         self.follows = bool(loops)
         """Whether turns are to be told."""
-        self._states = {
-            number: _Growing(actor.arrangement)
-            for number, actor in actors.items()
-            if number in self._around
-            and isinstance(actor, Arranged)
-            and actor.node.operator.keeps_state
-        }
         self._alone = [
             (loop, actors[node.number]) for node in plan.nodes if (loop := loop_of(node))
         ]
@@ -61,97 +52,87 @@ class RoundMeter:
         """An actor has been run at a time."""
         now = perf_counter()
         seconds, self._last = now - self._last, now
-        number = actor.node.number
-        around = self._around.get(number)
-        if around is None:
+        place = self._places.get(actor)
+        if place is None:
             return
-        state = self._states.get(number)
-        touched = 0 if state is None else state.added()
-        messages = 0
-        if type(actor) is Returning and actor.going is not None:
-            messages = actor.going[1]
-        for loop in around:
-            loop.add(time[1 : loop.depth], touched, messages, seconds)
-            messages = 0  # what goes back in a loop is no message of the loops around it
+        touched = messages = 0
+        arrangement = place.state
+        if arrangement is not None:
+            before, place.rows = place.rows, arrangement.rows
+            touched = place.rows - before
+        elif place.returning is not None and place.returning.going is not None:
+            messages = place.returning.going[1]
+        place.inner.add(time, touched, messages, seconds)
+        for loop in place.outer:  # what goes back in a loop is no message of the loops around it
+            loop.add(time[: loop.depth], touched, 0, seconds)
 
     def take(self) -> tuple[LoopFigures, ...]:
         """The figures since the last call, of the loops that did anything."""
-        taken = [(loop.name, loop.take()) for loop in self._loops]
-        taken += [(name, shortened(actor.rounds())) for name, actor in self._alone]
-        return tuple([LoopFigures(name, rounds) for name, rounds in taken if rounds])
+        figures = [LoopFigures(loop.name, loop.take()) for loop in self._loops if loop.sums]
+        for name, actor in self._alone:
+            rounds = actor.rounds()
+            if rounds:
+                figures.append(LoopFigures(name, shortened(rounds)))
+        return tuple(figures)
 
 
 class _LoopSums:
     """A loop of nodes: what its rounds did so far in an epoch."""
 
-    __slots__ = ("_later", "_rounds", "depth", "name")
+    __slots__ = ("_later", "_latest", "depth", "name", "sums")
 
     def __init__(self, scope: Scope) -> None:
         self.name = name_of(scope)
         self.depth = scope.depth
-        self._rounds: dict[Timestamp, _RoundSums] = {}
-        self._later: _RoundSums | None = None
-        """All rounds beyond the first `MOST`."""
+        self.sums: dict[Timestamp, list[Any]] = {}
+        """By time: rows touched, messages, seconds, and how many rounds these are of."""
+        self._later: list[Any] | None = None
+        """The same of all rounds beyond the first `MOST`."""
+        self._latest: Timestamp = ()
 
-    def add(self, at: Timestamp, touched: int, messages: int, seconds: float) -> None:
+    def add(self, time: Timestamp, touched: int, messages: int, seconds: float) -> None:
         """Add a turn to the figures of a round."""
-        sums = self._rounds.get(at)
+        sums = self.sums.get(time)
         if sums is None:
-            if len(self._rounds) < MOST:
-                sums = self._rounds[at] = _RoundSums(at)
-            else:
-                sums = self._later = self._later or _RoundSums(at, 0)
-                sums.rounds += sums.rounds == 0 or sums.at != at  # times come in order, as a rule
-                sums.at = at
-        sums.touched += touched
-        sums.messages += messages
-        sums.seconds += seconds
+            if len(self.sums) < MOST:
+                self.sums[time] = [touched, messages, seconds, 1]
+                return
+            sums = self._later = self._later or [0, 0, 0.0, 0]
+            if (
+                time != self._latest
+            ):  # turns come in the order of rounds, but for those of other workers
+                self._latest = time
+                sums[3] += 1
+        sums[0] += touched
+        sums[1] += messages
+        sums[2] += seconds
 
     def take(self) -> tuple[RoundFigures, ...]:
         """The figures since the last call, in the order of rounds."""
-        rounds, later = self._rounds, self._later
-        self._rounds, self._later = {}, None
-        figures = [sums.figures(at) for at, sums in sorted(rounds.items(), key=itemgetter(0))]
-        return tuple(figures) if later is None else (*figures, later.figures(()))
+        sums, later = self.sums, self._later
+        self.sums, self._later, self._latest = {}, None, ()
+        rounds = [RoundFigures(time[1:], *sums[time]) for time in sorted(sums)]
+        if later is not None:
+            rounds.append(RoundFigures((), *later))
+        return tuple(rounds)
 
 
-class _RoundSums:
-    """The figures of a round, or of several, as they grow."""
+class _Place:
+    """Where an actor is: in which loop, and in which loops around that one; and what of it is counted."""
 
-    __slots__ = ("at", "messages", "rounds", "seconds", "touched")
+    __slots__ = ("inner", "outer", "returning", "rows", "state")
 
-    def __init__(self, at: Timestamp, rounds: int = 1) -> None:
-        self.at = at
-        self.rounds = rounds
-        self.touched = self.messages = 0
-        self.seconds = 0.0
-
-    def figures(self, at: Timestamp) -> RoundFigures:
-        return RoundFigures(at, self.touched, self.messages, self.seconds, self.rounds)
-
-
-class _Growing:
-    """The state of a node in a loop."""
-
-    __slots__ = ("_arrangement", "_rows")
-
-    def __init__(self, arrangement: Arrangement) -> None:
-        self._arrangement = arrangement
-        self._rows = arrangement.rows
-
-    def added(self) -> int:
-        """How many changes were added since the last call."""
-        before, self._rows = self._rows, self._arrangement.rows
-        return self._rows - before
-
-
-def _around(node: Node, loops: dict[int, _LoopSums]) -> tuple[_LoopSums, ...]:
-    """The loops around a node, innermost first; `loops` has those that are known, and takes new ones."""
-    around: list[_LoopSums] = []
-    scope: Scope | None = node.scope
-    while scope is not None and scope.parent is not None:
-        if scope.number not in loops:
-            loops[scope.number] = _LoopSums(scope)
-        around.append(loops[scope.number])
-        scope = scope.parent
-    return tuple(around)
+    def __init__(self, actor: Actor, loops: dict[int, _LoopSums]) -> None:
+        """`loops` has the loops that are known, by the numbers of their scopes, and takes new ones."""
+        around: list[_LoopSums] = []
+        scope: Scope | None = actor.node.scope
+        while scope is not None and scope.parent is not None:
+            if scope.number not in loops:
+                loops[scope.number] = _LoopSums(scope)
+            around.append(loops[scope.number])
+            scope = scope.parent
+        self.inner, *self.outer = around
+        self.returning = actor if isinstance(actor, Returning) else None
+        keeps = isinstance(actor, Arranged) and actor.node.operator.keeps_state
+        self.state: Arrangement | None = actor.arrangement if keeps else None  # type: ignore[attr-defined]
+        self.rows = 0 if self.state is None else self.state.rows

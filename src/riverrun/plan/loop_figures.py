@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from riverrun.plan.plan import Node, Plan, Scope
 
@@ -27,9 +28,8 @@ MOST = 10_000
 """Rounds of a loop that are noted one by one in an epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundFigures:
-    """What a round of a loop did."""
+class RoundFigures(NamedTuple):
+    """What a round of a loop did. (A tuple, since there is one for each round: making it costs a quarter.)"""
 
     at: tuple[int, ...]
     """The rounds of the loops around the loop, outermost first, and its own round. Empty for a row that is no single

@@ -816,18 +816,11 @@ class Run:
         longer does.
         """
         self._mark.check(f"tell the rounds of {show(name)}", self._owner)
-        if not isinstance(name, str) or name not in self._loops:
-            raise PlanError(
-                "plan.loop_unknown",
-                f"cannot tell the rounds of {show(name)}: the loops are: {listed(self._loops) or 'none'}",
-                hint='a loop has the name that it was given, iterate(..., name="reach"), or a number, which '
-                "explain() shows",
-                loop=name,
-            )
+        around = self._loops_around(name)
         if live is not None:
             check_flag(live, "live")
             self._pacing.line.follow(name, on=live)
-        return Rounds(name, self._loops[name], self._cluster.rounds.of(name))
+        return Rounds(name, around, self._cluster.rounds.of(name))
 
     @_in_turn
     def checkpoint(self) -> int:
@@ -947,6 +940,18 @@ class Run:
             f"cannot {what} {show(name)}: the outputs are: {listed(self.plan.outputs) or 'none'}{states}",
             hint=hint,
             output=name,
+        )
+
+    def _loops_around(self, name: Any) -> tuple[str, ...]:
+        """The names of the loops around a loop."""
+        if isinstance(name, str) and name in self._loops:
+            return self._loops[name]
+        raise PlanError(
+            "plan.loop_unknown",
+            f"cannot tell the rounds of {show(name)}: the loops are: {listed(self._loops) or 'none'}",
+            hint='a loop has the name that it was given, iterate(..., name="reach"), or a number, which explain() '
+            "shows",
+            loop=name,
         )
 
     @property
