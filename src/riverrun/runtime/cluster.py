@@ -199,7 +199,9 @@ class Cluster(ABC):
         self._answers: dict[type, Any] = {}
         self.events = Events()
         self.rounds = RoundHistory()
-        """What the rounds of loops did in the last epochs."""
+        """What the rounds of loops did in the last epochs that were submitted here."""
+        self._inherited = self._coordinator.next
+        """The epochs below this one were submitted to earlier owners of the path."""
         self._loops = LongLoops(self.events)
         self._logged = -1
         self._closed = False
@@ -600,7 +602,7 @@ class Cluster(ABC):
         if kind is Reported:
             for note in message.notes:
                 self.events.add(**note)
-            if message.rounds:
+            if message.rounds and message.epoch >= self._inherited:
                 self.rounds.add(message.epoch, message.rounds)
         elif kind is Refused:
             self._errors[message.epoch] = message.error

@@ -126,7 +126,7 @@ def _panel(
         yield f'<path d="M{x:.1f} {bottom:.1f}v4" stroke="{FAINT}" stroke-width="1"/>'
         yield _text(x, bottom + 14, _short(tick), SMALL, FAINT, anchor="middle")
     yield f'<path d="M{left:.1f} {bottom:.1f}h{WIDTH:.1f}" stroke="{FAINT}" stroke-width="1"/>'
-    for line in panel.lines:
+    for number, line in enumerate(panel.lines):
         points = _thinned(line.points)
         spots = [
             (left + axis.place(at) * WIDTH, bottom - height.place(value) * HEIGHT, at, value)
@@ -136,7 +136,9 @@ def _panel(
         if len(colours) < 2:
             yield from _bars(spots, told, axis, bottom, colours[line.name])
         else:
-            yield from _curve(spots, told, colours[line.name])
+            # A line that lies below others is wider, so that it is seen where they are the same.
+            wide = 1.6 + min(len(panel.lines) - 1 - number, 3)
+            yield from _curve(spots, told, colours[line.name], wide)
 
 
 Spots = Sequence[tuple[float, float, int, float]]
@@ -155,15 +157,15 @@ def _bars(
         )
 
 
-def _curve(spots: Spots, told: Sequence[str], colour: str) -> Iterable[str]:
+def _curve(spots: Spots, told: Sequence[str], colour: str, wide: float) -> Iterable[str]:
     path = "".join(f"{'L' if at else 'M'}{x:.1f} {y:.1f}" for at, (x, y, _, _) in enumerate(spots))
     yield (
-        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.7" stroke-linejoin="round"/>'
+        f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{wide:.1f}" stroke-linejoin="round"/>'
     )
     if len(spots) <= DOTS:
         for (x, y, _, _), words in zip(spots, told, strict=True):
             yield (
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour}">'
+                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{wide / 2 + 1.6:.1f}" fill="{colour}">'
                 f"<title>{_safe(words)}</title></circle>"
             )
 
@@ -211,7 +213,8 @@ def _height_axis(values: Sequence[float]) -> _Axis:
         return ZERO + (1 - ZERO) * (math.log10(value) - low) / (high - low)
 
     every = max(1, math.ceil((high - low) / 5))
-    return _Axis(place, (0, *(10.0**power for power in range(low, high + 1, every))))
+    zero = [0.0] if len(positive) < len(values) else []
+    return _Axis(place, (*zero, *(10.0**power for power in range(low, high + 1, every))))
 
 
 def _round_step(least: float) -> float:
