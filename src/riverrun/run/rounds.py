@@ -1,17 +1,6 @@
 """Rounds: what each round of a loop did in the last epochs, as a frame, a table, or a drawing.
 
-``run.rounds(name)`` gives a `Rounds`. It has a row for each round of each epoch in which the loop did anything:
-
-- ``epoch``, and ``round``, from 0 on. A loop inside another one has a column for the round of each loop around it
-  besides, called by the name of that loop: ``outer round``.
-- ``rounds``: 1, as a rule. Two kinds of rows have no ``round``. Where work has no rounds, since the best values are
-  sent on first, an epoch has one row, with ``rounds`` 0. Where an epoch has very many rounds, the later ones are one
-  row, with their number.
-- ``touched``: how many rows were changed. Of a loop of nodes these are the changes to all states inside of the loop; of
-  a loop on arrays the keys that got another value.
-- ``messages``: of a loop of nodes the changes that went back to its start; of a loop on arrays what was sent along
-  edges.
-- ``ms``: how long the round took, in milliseconds, on the worker where it took longest.
+``run.rounds(name)`` gives a `Rounds`, made of the `RoundHistory` of the run.
 
 >>> figures = [(7, (RoundFigures((0,), 5, 12, 0.004), RoundFigures((1,), 1, 2, 0.001)))]
 >>> rounds = Rounds("reach", (), figures)
@@ -53,7 +42,20 @@ _ELSEWHERE = dict.fromkeys(
 
 
 class Rounds:
-    """What the rounds of a loop did in the last epochs."""
+    """What the rounds of a loop did in the last epochs: a row for each round of each epoch in which it did anything.
+
+    The columns are ``epoch`` and ``round``, from 0 on; how many rows the round ``touched``; how many ``messages`` it
+    sent; and ``ms``, the milliseconds that it took, on the worker where it took longest. For a loop of nodes, touched
+    are changes to the states inside of the loop, and messages are changes that went back to its start. For a loop on
+    arrays, touched are keys that got another value, and messages are what was sent along edges.
+
+    ``rounds`` is 1, as a rule. Two kinds of rows have no ``round``: where a loop on arrays works in the order of values
+    and not round by round, an epoch is one row, with 0 rounds; where an epoch has more than 10,000 rounds, the later
+    ones are one row, with their number. A loop inside another one has a column besides for the round of each loop
+    around it, called by the name of that loop: ``outer round``.
+
+    ``print`` shows the last epochs as a table, with bars for the messages; a notebook shows the drawing.
+    """
 
     if not TYPE_CHECKING:  # a checker would take any name for an attribute
 

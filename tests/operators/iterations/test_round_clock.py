@@ -58,7 +58,7 @@ def told(settled):
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8))
+@pytest.mark.parametrize("seed", seeds(8, soak=300))
 def test_supersteps_tell_who_sent_and_how_much(seed):
     draw = random.Random(seed)
     nodes = list(range(draw.choice([3, 10, 60])))
