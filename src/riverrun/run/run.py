@@ -102,6 +102,7 @@ _ELSEWHERE = {
     "output": "outputs are declared before the run: flow.output(name, collection)",
     "input": "inputs are declared before the run: flow.input(name, schema)",
     "subscribe": "for_each_epoch(name, function)",
+    "iterations": "rounds(name)",
 }
 TRIES = 3
 NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
