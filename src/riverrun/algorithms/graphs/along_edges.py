@@ -84,7 +84,9 @@ class Graph:
         object.__setattr__(self, "edges", edges)
 
     def __repr__(self) -> str:
-        return f"Graph(nodes: {', '.join(self.nodes.columns)}; edges: {', '.join(self.edges.columns)})"
+        return (
+            f"Graph(nodes: {', '.join(self.nodes.columns)}; edges: {', '.join(self.edges.columns)})"
+        )
 
     def _with(
         self, nodes: rr.Collection | None = None, edges: rr.Collection | None = None

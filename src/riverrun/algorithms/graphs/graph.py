@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 def of_collections(function: Callable[P, R]) -> Callable[P, R]:
-    """Make an algorithm refuse edges, nodes, sources and examples that are no collections, and a flow that is none."""
+    """Make an algorithm refuse rows that are no collections, and a flow that is none."""
     signature = inspect.signature(function)
     called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
@@ -37,7 +37,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                 hint=f"the dataflow comes first: {called}(flow, collection, ...)",
                 line="",
             )
-        for name in ("edges", "nodes", "sources", "examples"):
+        for name in ("edges", "nodes", "sources", "examples", "points", "centres"):
             rows = values.get(name)
             missing = name == "nodes" and rows is None
             if name in values and not missing and not isinstance(rows, rr.Collection):

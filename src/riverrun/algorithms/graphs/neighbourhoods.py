@@ -131,8 +131,10 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
         )
     links = undirected(edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))).distinct()
 
-    start = links.group_by(node="src").agg().select(
-        "node", degree=pl.lit(0, pl.Int64), stays=pl.lit(True)
+    start = (
+        links.group_by(node="src")
+        .agg()
+        .select("node", degree=pl.lit(0, pl.Int64), stays=pl.lit(True))
     )
 
     def peel(nodes: rr.Collection) -> rr.Collection:

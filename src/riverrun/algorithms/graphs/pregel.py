@@ -62,7 +62,9 @@ def pregel(
     >>> flow.output("nearest", nearest)
     >>> with flow.run() as run:
     ...     run.insert("start", [("home", 0.0)])
-    ...     run.insert("roads", [("home", "mill", 2.5), ("mill", "lake", 1.0), ("sea", "lake", 1.0)])
+    ...     run.insert(
+    ...         "roads", [("home", "mill", 2.5), ("mill", "lake", 1.0), ("sea", "lake", 1.0)]
+    ...     )
     ...     _ = run.commit()
     ...     run.read("nearest").rows()
     [('home', 0.0), ('lake', 3.5), ('mill', 2.5), ('sea', None)]
@@ -77,8 +79,9 @@ def pregel(
         columns = sent.polars_schema
         silent = {name: pl.lit(None, columns[name]) for name in send}
         mine = graph.nodes.select("node", **{own[name]: name for name in values}, **silent)
-        kept = {name: rr.max(own[name]) for name in values}  # of one row
-        heard = graph.aggregate(sent, also=mine, **kept, **combine)
+        kept = [rr.max(own[name]).alias(name) for name in values]  # of one row
+        combined = [each.alias(name) for name, each in combine.items()]
+        heard = graph.aggregate(sent, *kept, *combined, also=mine)
         if aggregators:
             heard = heard.join(graph.nodes.group_by().agg(**aggregators), how="cross")
         if isinstance(vertex, Mapping):
@@ -89,9 +92,7 @@ def pregel(
     return graph.iterate(superstep, rounds=rounds, **options)
 
 
-def _checked(
-    graph: Any, vertex: Any, send: Any, combine: Any, aggregators: Any
-) -> list[str]:
+def _checked(graph: Any, vertex: Any, send: Any, combine: Any, aggregators: Any) -> list[str]:
     """The columns of the graph's values. Refuses what is no program of a vertex."""
     if not isinstance(graph, Graph):
         raise rr.PlanError(
@@ -101,11 +102,16 @@ def _checked(
         )
     values = [name for name in graph.nodes.columns if name != "node"]
     if not values:
-        raise _refusal("the nodes of the graph have no values", "Graph(nodes, edges).with_values(rank=pl.lit(1.0))")
+        raise _refusal(
+            "the nodes of the graph have no values",
+            "Graph(nodes, edges).with_values(rank=pl.lit(1.0))",
+        )
     for what, given in (("send", send), ("combine", combine), ("aggregators", aggregators or {})):
         if not isinstance(given, Mapping) or not (given or what == "aggregators"):
             raise _refusal(
-                f"{what} has no columns" if given == {} else f"{what} is {_one_of(given)}, and no columns by name",
+                f"{what} has no columns"
+                if given == {}
+                else f"{what} is {_one_of(given)}, and no columns by name",
                 'send={"part": pl.col("rank") / 2}, combine={"heard": rr.sum("part")}',
             )
     for name, combined in combine.items():
@@ -116,11 +122,19 @@ def _checked(
                 f"by {', '.join(f'rr.{word}' for word in COMBINERS)} of a column of the message; vertex can compute "
                 "with what comes out",
             )
+    for name in send:
+        if name in ("src", "dst", "node"):
+            raise _refusal(
+                f"a message has a column {name!r}",
+                "it goes along the edges; give the column another name",
+            )
     taken = ["node", *values]
     for what, given in (("combined column", combine), ("aggregator", aggregators or {})):
         for name in given:
             if name in taken:
-                raise _refusal(f"the {what} {name!r} has the name of another column", "give it another name")
+                raise _refusal(
+                    f"the {what} {name!r} has the name of another column", "give it another name"
+                )
             taken.append(name)
     if isinstance(vertex, Mapping):
         for name in vertex:

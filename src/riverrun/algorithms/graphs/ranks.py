@@ -172,9 +172,7 @@ def adaptive_pagerank(
         passed = due.with_columns(passed=(rest / least).floor() * least)
         delta = passed.select("node", rank=rank + pl.col("passed"), rest=rest - pl.col("passed"))
         sent = passed.filter(pl.col("passed") > 0).join(shares, left_on="node", right_on="src")
-        return delta, sent.select(
-            node="dst", part=damping * (pl.col("passed") / pl.col("degree"))
-        )
+        return delta, sent.select(node="dst", part=damping * (pl.col("passed") / pl.col("degree")))
 
     start = everyone.select("node", rank=pl.lit(0.0), rest=pl.lit(0.0))
     first = everyone.select("node", part=pl.lit(1.0))
