@@ -57,7 +57,8 @@ class Graph:
     ...         sent = graph.join().select("dst", part=part)
     ...         return graph.aggregate(sent, also=base, rank=rr.sum("part"))
     ...
-    ...     return graph.with_values(rank=pl.lit(1.0)).iterate(step, rounds=20)
+    ...     start = graph.with_values(rank=pl.lit(1.0))
+    ...     return start.iterate(step, rounds=20)
     >>> flow = rr.Dataflow("web")
     >>> links = flow.input("links", {"src": pl.String, "dst": pl.String})
     >>> flow.output("ranks", pagerank(None, links))

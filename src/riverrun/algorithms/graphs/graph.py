@@ -35,7 +35,6 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                 "plan.algorithm",
                 f"cannot take {_one_of(flow)} as flow of {called}: that is not a dataflow",
                 hint=f"the dataflow comes first: {called}(flow, collection, ...)",
-                line="",
             )
         for name in ("edges", "nodes", "sources", "examples", "points", "centres"):
             rows = values.get(name)
@@ -45,7 +44,6 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
                     "plan.algorithm",
                     f"cannot take {_one_of(rows)} as {name} of {called}: that is not a collection",
                     hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
-                    line="",
                 )
         if _inside_algorithm.get():
             return function(*arguments, **named)
