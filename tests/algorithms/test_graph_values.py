@@ -151,7 +151,9 @@ def test_nodes_of_any_type(program, kind, node):
 def test_a_value_called_as_a_column_of_the_edges_gets_the_suffix():
     edges, nodes = [{"src": 1, "dst": 2, "w": 7}], [{"node": 1, "w": 3}, {"node": 2, "w": 4}]
     for by, expected in (("src", 3), ("dst", 4)):
-        rows = once(lambda edges, nodes, by=by: Graph(nodes, edges).join(by), edges=edges, nodes=nodes)
+        rows = once(
+            lambda edges, nodes, by=by: Graph(nodes, edges).join(by), edges=edges, nodes=nodes
+        )
         assert rows.to_dicts() == [{"src": 1, "dst": 2, "w": 7, "w_node": expected}]
 
 
@@ -246,5 +248,7 @@ def test_a_null_node_refuses_the_epoch():
     flow.output("degrees", Graph(None, edges).degrees())
     with flow.run() as run:
         run.insert("edges", [(1, None)])
-        with pytest.raises(rr.RiverrunError, match="edges of Graph: 1 of 1 rows have null in 'dst'"):
+        with pytest.raises(
+            rr.RiverrunError, match="edges of Graph: 1 of 1 rows have null in 'dst'"
+        ):
             run.commit()
