@@ -18,7 +18,14 @@ NEW = {
     "label_propagation": lambda e, n, s: graphs.label_propagation(e, n, rounds=4),
     "k_core": lambda e, n, s: graphs.k_core(e, 2),
 }
-ON_ARRAYS = {"components": "spread", "bfs": "spread", "shortest_paths": "spread", "pagerank": "pull", "k_core": "pull"}  # fmt: skip
+ON_ARRAYS = {
+    "components": "spread",
+    "bfs": "spread",
+    "shortest_paths": "spread",
+    "pagerank": "pull",
+    "adaptive_pagerank": "pull",
+    "k_core": "pull",
+}
 
 
 @pytest.mark.parametrize(("workers", "kind"), [(1, pl.Int64), (2, pl.String), (3, pl.Int64)])
@@ -48,6 +55,7 @@ def test_which_algorithms_run_on_arrays(name):
     flow = rr.Dataflow("arrays")
     edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64, "weight": pl.Float64})
     nodes, sources = flow.input("nodes", {"node": pl.Int64}), flow.input("sources", {"node": pl.Int64})  # fmt: skip
-    flow.output("found", NEW[name](edges, nodes, sources))
+    adaptive = graphs.adaptive_pagerank(edges, nodes)
+    flow.output("found", NEW[name](edges, nodes, sources) if name in NEW else adaptive)
     assert f":{ON_ARRAYS[name]} " in flow.explain()
     assert "differential" not in flow.explain()

@@ -143,7 +143,7 @@ AS_EXPRESSIONS = {
 
 
 def as_frames(frame):
-    return frame.select("node", "name", **{"score": AS_EXPRESSIONS["score"]})
+    return frame.select("node", "name", score=AS_EXPRESSIONS["score"])
 
 
 @cases
