@@ -9,7 +9,7 @@ import polars as pl
 
 import riverrun as rr
 
-LABEL, DISTANCE, RANK = pl.col("label"), pl.col("distance"), pl.col("rank")
+DISTANCE, RANK = pl.col("distance"), pl.col("rank")
 
 
 def components(edges: rr.Collection, nodes: rr.Collection, _: rr.Collection) -> rr.Collection:
@@ -61,33 +61,3 @@ def pagerank(edges: rr.Collection, nodes: rr.Collection, _: rr.Collection) -> rr
         return parts.group_by("node").agg(rank=rr.sum("part"))
 
     return start.iterate(flow_on, rounds=7, mode="differential")
-
-
-def label_propagation(
-    edges: rr.Collection, nodes: rr.Collection, _: rr.Collection
-) -> rr.Collection:
-    links = edges.select("src", "dst").filter(pl.col("src") != pl.col("dst")).distinct()
-    both = rr.graphs.undirected(links)
-    start = rr.graphs.nodes_of(edges, nodes).select("node", label="node")
-    alone = start.anti_join(both, left_on="node", right_on="src")
-
-    def vote(labels: rr.Collection) -> rr.Collection:
-        heard = labels.join(both, left_on="node", right_on="src").select(node="dst", label="label")
-        votes = heard.group_by("node", "label").count("votes")
-        return votes.group_by("node").agg(label=rr.last("label", by="votes")).concat(alone)
-
-    return start.iterate(vote, rounds=4, mode="differential")
-
-
-def k_core(edges: rr.Collection, _: rr.Collection, __: rr.Collection) -> rr.Collection:
-    apart = edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))
-    links = rr.graphs.undirected(apart).distinct()
-
-    def peel(left: rr.Collection) -> rr.Collection:
-        degrees = left.group_by(node="src").count("degree")
-        stay = degrees.filter(pl.col("degree") >= 2).select("node")
-        from_core = links.join(stay, left_on="src", right_on="node")
-        return from_core.join(stay, left_on="dst", right_on="node")
-
-    core = links.iterate(peel, mode="differential")
-    return core.group_by(node="src").count("degree")

@@ -15,8 +15,6 @@ NEW = {
     "bfs": lambda e, n, s: graphs.bfs(e, s),
     "shortest_paths": lambda e, n, s: graphs.shortest_paths(e, s),
     "pagerank": lambda e, n, s: graphs.pagerank(e, n, rounds=7),
-    "label_propagation": lambda e, n, s: graphs.label_propagation(e, n, rounds=4),
-    "k_core": lambda e, n, s: graphs.k_core(e, 2),
 }
 ON_ARRAYS = {
     "components": "spread",
@@ -24,7 +22,6 @@ ON_ARRAYS = {
     "shortest_paths": "spread",
     "pagerank": "pull",
     "adaptive_pagerank": "pull",
-    "k_core": "pull",
 }
 
 

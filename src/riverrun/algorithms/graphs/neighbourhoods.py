@@ -131,19 +131,14 @@ def k_core(edges: rr.Collection, k: int) -> rr.Collection:
         )
     links = undirected(edges.select("src", "dst").filter(pl.col("src") != pl.col("dst"))).distinct()
 
-    start = (
-        links.group_by(node="src")
-        .agg()
-        .select("node", degree=pl.lit(0, pl.Int64), stays=pl.lit(True))
-    )
+    def peel(left: rr.Collection) -> rr.Collection:
+        degrees = left.group_by(node="src").count("degree")
+        stay = degrees.filter(pl.col("degree") >= k).select("node")
+        from_core = links.join(stay, left_on="src", right_on="node")
+        return from_core.join(stay, left_on="dst", right_on="node")
 
-    def peel(nodes: rr.Collection) -> rr.Collection:
-        sent = nodes.join(links, left_on="node", right_on="src")
-        stays = pl.col("stays").cast(pl.Int64)
-        degrees = sent.group_by(node="dst").agg(degree=rr.sum(stays))
-        return degrees.with_columns(stays=pl.col("degree") >= k)
-
-    return start.iterate(peel).filter(pl.col("stays")).select("node", "degree")
+    core = links.iterate(peel)
+    return core.group_by(node="src").count("degree")
 
 
 def _pairs(edges: rr.Collection, directed: bool = True) -> rr.Collection:
