@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from datetime import date
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -93,6 +95,28 @@ def test_steps_along_edges_run_on_arrays(program, way):
     flow.output("found", program(edges, nodes, nodes))
     assert f":{way} " in flow.explain()
     assert "differential" not in flow.explain()
+
+
+def test_pagerank_is_nine_lines_and_runs_on_arrays():
+    """The program of docs/graphs.md, as it stands there."""
+    page = (Path(__file__).parents[2] / "docs" / "graphs.md").read_text()
+    (program,) = re.findall(r"```python\n(def pagerank\(.*?)```", page, re.DOTALL)
+    assert len([line for line in program.splitlines() if line.strip()]) == 9
+    names: dict = {"pl": pl, "rr": rr}
+    exec(program, names)
+    flow = rr.Dataflow("nine")
+    edges, nodes = flow.input("edges", EDGES), flow.input("nodes", {"node": pl.Int64})
+    flow.output("ranks", names["pagerank"](nodes, edges))
+    assert ":pull " in flow.explain()
+    assert "differential" not in flow.explain()
+    with flow.run() as run:
+        run.insert("nodes", [(9,)])
+        run.insert("edges", [(1, 2, 0.0), (2, 1, 0.0), (1, 1, 0.0)])
+        run.commit()
+        found = dict(run.read("ranks").rows())
+    assert found[9] == 0.15
+    assert found[1] == pytest.approx(0.15 + 0.85 * (found[1] / 2 + found[2]), abs=0.1)
+    assert found[1] > found[2] > found[9]
 
 
 @cases
