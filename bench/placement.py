@@ -7,7 +7,8 @@ target, where parts are added up. The n nodes have a home among W workers, by ha
   that live elsewhere (scatter);
 - *by target*: at the home of their target. A worker is sent the value of each source that lives elsewhere and that some
   edge of its needs (gather);
-- *by range*: as by target, but a node's home is by its number: the first nodes at the first worker, and so on;
+- *by range*: as by target, but nodes live in the order of their numbers, the first ones at the first worker and so on,
+  cut so that as many edges reach each worker;
 - along the *curve*: Hilbert's, through the square of (source, target), cut into W parts with the same number of edges.
   A worker is sent the values of its sources, and sends its parts for its targets. So that the curve has all that it can
   have, a node's home is here the worker with most of its edges. Where neighbours have near numbers, ranges and the
@@ -113,7 +114,7 @@ def figures(src: Ints, dst: Ints, workers: int) -> dict[str, Any]:
     found = {
         "by_source": placed(src, dst, nodes, workers, "src"),
         "by_target": placed(src, dst, nodes, workers, "dst"),
-        "by_range": placed(src, dst, nodes, workers, "dst", np.arange(nodes) * workers // nodes),
+        "by_range": placed(src, dst, nodes, workers, "dst", ranges(dst, nodes, workers)),
         "curve": along_curve(src, dst, nodes, workers),
         "drawn_curve": along_curve(drawn[src], drawn[dst], nodes, workers),
     }
@@ -185,6 +186,12 @@ def moved(at: Ints, end: Ints, home: Ints, nodes: int) -> int:
 def told(rows: int, size: int, at: Ints, workers: int) -> dict[str, Any]:
     fullest = np.bincount(at, minlength=workers).max() * workers / len(at)
     return {"rows": rows, "bytes": size, "fullest": round(float(fullest), 2)}
+
+
+def ranges(dst: Ints, nodes: int, workers: int) -> Ints:
+    """The home of each node: ranges of numbers that about as many edges reach."""
+    reached = np.cumsum(np.bincount(dst, minlength=nodes))
+    return np.maximum(reached - 1, 0) * workers // len(dst)
 
 
 def hashed(nodes: Ints, workers: int) -> Ints:

@@ -67,7 +67,7 @@ def test_the_curve_of_a_placement_goes_through_every_point_from_neighbour_to_nei
 
 
 def test_what_a_placement_moves_is_counted() -> None:
-    """Two workers, a star: by source each worker sends one part of the hub's sum, by target the hub needs all values."""
+    """A star on two workers: by source each sends one part of the hub's sum, by target the hub needs all values."""
     nodes, hub = np.arange(100), np.full(100, 100)
     home = hashed(np.arange(101), 2)
     away = int((home[:100] != home[100]).sum())
