@@ -21,11 +21,11 @@ Of the ratios, `curve_against_best` is the number of rows that the best of the o
 `bytes_against_best` the same of bytes: the curve moves less where they are above 1.
 
 What came of it, at 16 workers, against the best of the others on each graph. Rows: the curve moves 1.1 to 1.6 times
-fewer where few nodes have most of the edges (votes, mail, trust, zipf), and up to 4 times as many elsewhere (packages,
-friends, roads). Bytes: about half of its rows are parts, so at best it moves 1.1 times fewer (packages, votes), and 1.2
-to 8 times as many elsewhere. Where it moves little, near nodes have near numbers, and ranges of these move less. What it
-does have is equal shares, where by target one worker may have 6 times the mean. So edges along the curve were not
-built.
+fewer where few nodes have most of the edges (votes, mail, trust, zipf), and up to 4 times as many elsewhere
+(packages, friends, roads). Bytes: about half of its rows are parts, so at best it moves 1.1 times fewer (packages,
+votes), and 1.2 to 8 times as many elsewhere. Where it moves little, near nodes have near numbers, and ranges of these
+move less. What it does have is equal shares, where by target one worker may have 6 times the mean. So edges along the
+curve were not built.
 """
 
 from __future__ import annotations
