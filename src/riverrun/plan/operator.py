@@ -35,6 +35,7 @@ from riverrun.state.shards import Shards
 from riverrun.state.view import View
 
 if TYPE_CHECKING:
+    from riverrun.plan.loop_figures import RoundFigures
     from riverrun.plan.plan import Node, Plan
 
 
@@ -172,6 +173,9 @@ class Operator:
     the loop, which is the same in all rounds."""
     known_by_input: ClassVar[bool] = False
     """Whether messages to people call the rows of this node by the name of the node's first input."""
+    runs_loop: ClassVar[bool] = False
+    """Whether the actor runs all rounds of a loop by itself, and tells what they did (`Actor.rounds`). The name of the
+    loop is that of the node up to its last colon."""
 
     # -- its part in the program
 
@@ -484,6 +488,10 @@ class Actor:
     def figures(self) -> dict[str, dict[str, Any]]:
         """More numbers about states, by name of the state, for people. Any thread may ask."""
         return {}
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        """Where the actor runs a loop by itself: what the rounds since the last call did, in their order."""
+        return ()
 
     def saved(self, epoch: int) -> dict[str, View]:
         """At a boundary: the states that the actor keeps in a form of its own, by name, as they are to be saved."""

@@ -32,6 +32,7 @@ from riverrun.operators.iterations.pull_loop import (
 )
 from riverrun.operators.iterations.pulling import Pulling
 from riverrun.operators.iterations.words import Ints
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Context, Operator
 from riverrun.state.types import canonical
 
@@ -100,6 +101,7 @@ class PullRounds(Operator):
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+    runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         combined = ", ".join(_told(each) for each in self.combine)
@@ -185,6 +187,13 @@ class Puller(ArrayLoop):
         return [
             (columns, np.full(len(columns[0]), diff, np.int64))
             for columns, diff in ((net.new, 1), (net.old, -1))
+        ]
+
+    def measured(self) -> Sequence[RoundFigures]:
+        history = () if self._last is None else self._last.history
+        return [
+            RoundFigures((number,), each.changed, each.messages, each.milliseconds / 1e3)
+            for number, each in enumerate(history)
         ]
 
     def figures(self) -> dict[str, dict[str, int]]:
