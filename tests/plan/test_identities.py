@@ -91,8 +91,8 @@ def plain() -> Plan:
     flow.output("rounds", start.iterate(by_rounds, rounds=4))
     close = rr.loops.tolerance("v", 1)
     least_sent = lambda v: send(v).group_by("k").agg(v=rr.min("v"))  # noqa: E731
-    flow.output("steps", start.iterate_delta(send(start), **least, mode="superstep"))
     flow.output("close", one.iterate(least_sent, until=close, mode="rounds"))
+    flow.output("steps", start.iterate_delta(send(start), **least, mode="superstep"))
     return flow.plan
 
 
