@@ -74,11 +74,12 @@ def test_a_differential_loop_tells_what_changed_in_each_round(workers):
     assert (frame["rounds"] == 1).all()
 
 
-def test_figures_do_not_depend_on_the_number_of_workers():
+@pytest.mark.parametrize("mode", ["rounds", "differential"])
+def test_figures_do_not_depend_on_the_number_of_workers(mode):
     edges = [(n, n * 7 % 40) for n in range(40)]
     told = []
     for workers in (1, 2, 3):
-        with components("differential").run(workers=workers) as run:
+        with components(mode).run(workers=workers) as run:
             for at in range(0, 40, 8):
                 run.insert("edges", edges[at : at + 8])
                 run.delete("edges", edges[max(at - 8, 0) : at : 3])
@@ -86,6 +87,24 @@ def test_figures_do_not_depend_on_the_number_of_workers():
             told.append(counted(run.rounds("components")))
     assert told[0] == told[1] == told[2]
     assert len(told[0]) > 10
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_loop_by_rounds_tells_all_rows_of_each_round(workers):
+    with components("rounds").run(workers=workers) as run:
+        run.insert("edges", path(3))
+        run.commit()
+        run.commit()  # nothing to do
+        run.insert("edges", [(0, 3)])
+        run.commit()
+        rows = counted(run.rounds("components"))
+        told = run.rounds("components").to_polars()
+    # Four labels are sorted to be sent; then those that are heard, with the own ones, by node; and four labels go on.
+    # From the second round on, a node hears the same label more than once, which is added up.
+    assert set(told["messages"]) == {4}
+    assert told.filter(epoch=0)["touched"].to_list() == [4 + 6 + 4, 11, 12, 11]
+    assert told.filter(epoch=2)["touched"][0] == 4 + 8 + 4
+    assert {row[0] for row in rows} == {0, 2}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -187,7 +206,7 @@ def test_names_that_there_are_not():
         run.rounds("loop-1")
 
 
-@pytest.mark.parametrize("mode", ["auto", "differential"])
+@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
 def test_a_loop_without_a_name_has_a_number(mode):
     with components(mode, name=None).run() as run:
         run.insert("edges", path(3))
@@ -195,7 +214,7 @@ def test_a_loop_without_a_name_has_a_number(mode):
         assert len(run.rounds("loop-1")) >= 1
 
 
-@pytest.mark.parametrize("mode", ["auto", "differential"])
+@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
 def test_a_run_that_is_resumed_begins_with_no_figures(mode, tmp_path):
     with components(mode).run(checkpoint=tmp_path / "run", every=None) as run:
         run.insert("edges", path(4))
@@ -211,7 +230,7 @@ def test_a_run_that_is_resumed_begins_with_no_figures(mode, tmp_path):
         assert run.rounds("components").epochs == [1]
 
 
-@pytest.mark.parametrize("mode", ["auto", "differential"])
+@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
 def test_an_epoch_that_is_done_again_is_told_once(mode, tmp_path):
     with components(mode).run(workers=2, checkpoint=tmp_path / "run", every=None) as run:
         run.insert("edges", path(4))
@@ -225,7 +244,7 @@ def test_an_epoch_that_is_done_again_is_told_once(mode, tmp_path):
         assert run.rounds("components").epochs == [0, 1]
 
 
-@pytest.mark.parametrize("mode", ["auto", "differential"])
+@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
 def test_workers_in_processes_tell_the_same(mode):
     told = []
     for options in ({"workers": 1}, {"workers": 2, "on": "processes"}):

@@ -8,7 +8,8 @@ are one node tell their rounds themselves (`Actor.rounds`). Laws:
   of the loops around the actor. The seconds of a turn are those since the turn before, so waiting for other workers
   counts for the round that had to wait, and rounds add up to the time that the loop took.
 - **Rows.** A round touches as many rows as it adds changes to the states in the loop, and sends as many messages as
-  there are changes that come to the way back to the start of the loop.
+  there are changes that come to the way back to the start of the loop. In a loop by rounds, a round touches the rows
+  that it gathers for its groups and joins, and sends those that it gives for the next round.
 - **Bounded.** That of `plan.loop_figures`.
 
 Cost: about half a microsecond for a turn in a loop, a tenth for another turn; nothing where no node is in a loop.
@@ -20,7 +21,8 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from riverrun.operators.loops import Returning
+from riverrun.operators.loops import GoingAround
+from riverrun.operators.rounds.gather import RoundActor, RoundBatches
 from riverrun.plan.loop_figures import MOST, LoopFigures, RoundFigures, loop_of, name_of, shortened
 from riverrun.plan.operator import Actor, Arranged, Arrangement
 from riverrun.plan.plan import Plan, Scope
@@ -132,7 +134,11 @@ class _Place:
             around.append(loops[scope.number])
             scope = scope.parent
         self.inner, *self.outer = around
-        self.returning = actor if isinstance(actor, Returning) else None
+        self.returning = actor if isinstance(actor, GoingAround) else None
         keeps = isinstance(actor, Arranged) and actor.node.operator.keeps_state
-        self.state: Arrangement | None = actor.arrangement if keeps else None  # type: ignore[attr-defined]
+        self.state: Arrangement | RoundBatches | None = None
+        if isinstance(actor, RoundActor):
+            self.state = actor.rows
+        elif keeps:
+            self.state = actor.arrangement  # type: ignore[attr-defined]
         self.rows = 0 if self.state is None else self.state.rows

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
 from riverrun.operators.linear import Projects, _exactly
+from riverrun.plan.loop_figures import name_of
 from riverrun.plan.operator import Actor, Context, Linear, Operator, Role, hold
 from riverrun.plan.plan import Node
 from riverrun.progress import Antichain, Summary, Timestamp
@@ -220,8 +221,7 @@ class Returning(GoingAround):
 
 def loop_name(node: Node) -> str:
     """The name of the loop that a node is in, for people."""
-    scope = node.scope
-    return f"{scope.path[: -len(scope.name) - 1]}{scope.called}"
+    return name_of(node.scope)
 
 
 def diverges(

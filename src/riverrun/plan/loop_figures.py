@@ -97,7 +97,7 @@ def shortened(rounds: Sequence[RoundFigures]) -> tuple[RoundFigures, ...]:
 
 def name_of(scope: Scope) -> str:
     """The name of a loop for people: the names of the loops around it, then its own, with slashes between them."""
-    return scope.path.rstrip("/")
+    return f"{scope.path[: -len(scope.name) - 1]}{scope.called}"
 
 
 def loop_of(node: Node) -> str | None:

@@ -43,11 +43,14 @@ class RoundBatches:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
+        self.rows = 0
+        """How many rows were announced so far."""
         self.readers: list[Callable[[Batch, Timestamp], None]] = []
 
     def announce(self, changes: Changes, positions: Sequence[int], time: Timestamp) -> None:
         """Announce the rows of round `time`; column i of the schema is `changes.columns[positions[i]]`."""
         batch = batch_of(self.schema, changes, positions, time)
+        self.rows += len(batch)
         if len(batch):
             for reader in self.readers:
                 reader(batch, time)
