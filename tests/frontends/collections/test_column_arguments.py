@@ -157,6 +157,10 @@ COLLECTIONS: dict[str, Argument] = {
         lambda rows, columns: _started(rows).iterate(lambda now, start: now.concat(start).distinct(), at=columns),
         "one, expression, constant",
     ),
+    "iterate.key": Argument(
+        lambda rows, columns: rows.iterate(lambda now: now, key=columns, rounds=1, mode="rounds"),
+        f"{NAMES}, none",
+    ),
     "iterate_delta.key": Argument(
         lambda rows, columns: rows.iterate_delta(
             rows, key=columns, send=lambda sent: sent.filter(alpha > alpha), better=rr.loops.least("beta"),
@@ -540,7 +544,7 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
     "closed idle progress requests side body rounds mode patience predicates times inner "
-    "workset send better missing",
+    "workset send better missing until maintain expect",
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
