@@ -493,7 +493,9 @@ class Coordinator:
             return
         epoch, self.completed = self.completed, self.released
         notes, self._notes = tuple(self._notes), []
-        rounds, self._rounds = add_up(self._rounds), []
+        rounds: tuple[LoopFigures, ...] = ()
+        if self._rounds:
+            rounds, self._rounds = add_up(self._rounds), []
         self._idle_failures = 0
         if self.opening is not None:
             self._backlog.drop_rows(epoch)
