@@ -48,8 +48,8 @@ def pregel(
     columns too. Supersteps go on until no node changes any more, or `rounds` times. `options` are the other arguments
     of `Collection.iterate`: `mode`, `name`, `patience`. Rows: node, and its values.
 
-    A program runs on arrays if it adds messages up (``rr.sum``), has no aggregators, and its `vertex` has expressions of
-    values of fixed width; one that adds nothing up does so with ``mode="arrays"``.
+    A program runs on arrays if it adds messages up (``rr.sum``), has no aggregators, and its `vertex` has expressions
+    of values of fixed width; one that adds nothing up does so with ``mode="arrays"``.
 
     >>> flow = rr.Dataflow("paths")
     >>> roads = flow.input("roads", {"src": pl.String, "dst": pl.String, "km": pl.Float64})
