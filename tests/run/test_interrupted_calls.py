@@ -643,7 +643,7 @@ def test_closing_that_is_interrupted_while_sinks_are_given_the_last_epoch(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, sink = _followed(tmp_path)
-    finish = run._followers.finish
+    finish = run._sinks.finish
 
     def hand_out() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -655,7 +655,7 @@ def test_closing_that_is_interrupted_while_sinks_are_given_the_last_epoch(
         finish(*arguments)
 
     monkeypatch.setattr(run._pacing, "hand_out", hand_out)
-    monkeypatch.setattr(run._followers, "finish", finish_interrupted)
+    monkeypatch.setattr(run._sinks, "finish", finish_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.close()
     _check_nothing_is_left(run, sink, tmp_path)

@@ -1,7 +1,7 @@
-"""Inlets: the rows gathered for an input since the last commit.
+"""The rows gathered for each input of a run since the last commit.
 
-A run has an `Inlet` for each input. Rows of most kinds lie in the inlet; rows of a DataFrame of Spark are at workers
-already, and the inlet has the *parcels* that name them. Laws:
+A run has a `RunInput` for each of its inputs. Rows of most kinds lie in it; rows of a DataFrame of Spark are at workers
+already, and the `RunInput` has the *parcels* that name them. Laws:
 
 - **Atomic addition.** Rows are added by one append, which needs no turn and no lock. So an interrupted caller has
   added all rows or none, and a caller who inserts while another thread commits does not wait: the rows are in the next
@@ -38,7 +38,7 @@ from riverrun.state.schema import declared_column
 FEW = 2000  # rows, below which sets of Python are quicker
 
 
-class Inlet:
+class RunInput:
     """The gathered rows of an input. Rows for an input with a key are commands, numbered in the order of their
     addition."""
 
@@ -118,7 +118,7 @@ class Inlet:
         self._parcels += parcels
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
-        """All rows since the last commit: the rows in this inlet, with `diff` as their last column, and the parcels of
+        """All rows since the last commit: the rows that lie here, with `diff` as their last column, and the parcels of
         the rows at workers."""
         self._number_added()
         parcels = tuple(self._parcels)
@@ -153,12 +153,12 @@ class Inlet:
         return pa.concat_batches([batch.take(others), left])
 
     def clear(self) -> list[Parcel]:
-        """Forget all rows; return their parcels, which the inlet names no more."""
+        """Forget all rows; return their parcels, which are named here no more."""
         self._number_added()
         return self.drop()
 
     def drop(self) -> list[Parcel]:
-        """Forget the rows that have numbers, which an epoch was made of; return their parcels, which the inlet names no
+        """Forget the rows that have numbers, which an epoch was made of; return their parcels, which are named here no
         more."""
         dropped, self._parcels = self._parcels, []
         # Numbers matter within an epoch only. Numbers set aside for a DataFrame count in the epoch that gets its rows.

@@ -25,7 +25,7 @@ from riverrun.errors import RiverrunError
 from riverrun.interrupts import deferred, held
 from riverrun.run.progress_line import ProgressLine
 from riverrun.run.result import Result
-from riverrun.run.sinks.queue import Followers, Sink
+from riverrun.run.sinks.queue import Sink, SinkQueues
 from riverrun.runtime.cluster import Cluster
 
 PAUSE = 0.01  # seconds between two looks for an epoch that was committed
@@ -38,13 +38,13 @@ class Pacing:
         self,
         name: str,
         cluster: Cluster,
-        followers: Followers,
+        sinks: SinkQueues,
         turn: RLock,
         changes: Callable[[str, int], Result],
     ) -> None:
         """`changes` reads what an epoch changed in an output; `turn` is the lock of the thread that has the turn."""
         self._cluster = cluster
-        self._followers = followers
+        self._sinks = sinks
         self._turn = turn
         self._changes = changes
         self._line = ProgressLine(name, cluster.touched, cluster.loops)
@@ -54,7 +54,7 @@ class Pacing:
         """Return when an epoch is complete, and handed out to all sinks; raise its error, if the epoch failed."""
         with deferred():
             while not self._advance_in_turn(epoch, rows):
-                self._followers.wait_for_room()  # not in turn: a sink's function may use the run
+                self._sinks.wait_for_room()  # not in turn: a sink's function may use the run
 
     def _advance_in_turn(self, epoch: int, rows: int) -> bool:
         with held(self._turn):
@@ -63,9 +63,9 @@ class Pacing:
     def advance(self, epoch: int, rows: int) -> bool:
         """In turn: complete `epoch`, and return True. With sinks, complete only the next epoch on the way to `epoch`,
         since each is seen at its own boundary; return whether that was `epoch` itself."""
-        cluster, followers = self._cluster, self._followers
+        cluster, sinks = self._cluster, self._sinks
         self.hand_out()
-        at = min(epoch, followers.next) if followers else epoch
+        at = min(epoch, sinks.next) if sinks else epoch
         try:
             with self._line.watching(at, rows):
                 cluster.wait(at)
@@ -77,10 +77,10 @@ class Pacing:
             # A refused epoch: the waiting caller gets the error. Where later epochs keep their numbers, the refused
             # one is run without its rows, and that run of it has a boundary too.
             refused = isinstance(error, RiverrunError)
-            if refused and followers and cluster.epoch > at:
+            if refused and sinks and cluster.epoch > at:
                 cluster.settle(at)
                 self.hand_out()
-            if followers:
+            if sinks:
                 cluster.hold_epochs()
             if (
                 at == epoch or not refused
@@ -93,28 +93,28 @@ class Pacing:
         """In turn: complete the epoch that workers were left at, and hand it out while they can still tell its changes.
 
         An interrupt leaves such an epoch. Workers that are about to be replaced by others would complete it unseen."""
-        epoch = self._followers.next
-        if self._followers and not self._cluster.goes_on and self._cluster.released > epoch:
+        epoch = self._sinks.next
+        if self._sinks and not self._cluster.goes_on and self._cluster.released > epoch:
             with suppress(RiverrunError):  # whoever committed the epoch is told
                 self.advance(epoch, 0)
 
     def hand_out(self) -> None:
         """In turn: give all sinks the epochs that are complete."""
-        self._followers.hand_out(self._cluster.completed, self._changes)
+        self._sinks.hand_out(self._cluster.completed, self._changes)
 
     def follow(self, sink: Sink, completed: int) -> None:
         """In turn, at a boundary: add a sink, which follows from here on and was given all earlier epochs."""
-        self._followers.add(sink, completed)
+        self._sinks.add(sink, completed)
         if self._cluster.goes_on and self._driver is None:
-            self._driver = Thread(target=self._drive, name="riverrun-followers", daemon=True)
+            self._driver = Thread(target=self._drive, name="riverrun-pacing", daemon=True)
             self._driver.start()
 
     def _drive(self) -> None:
         """In a thread: while the run has sinks, see to it that epochs go on, whether or not they are waited for."""
         while not self._cluster.closed:
-            if not self._followers:
+            if not self._sinks:
                 with self._turn:
-                    if not self._followers:
+                    if not self._sinks:
                         self._driver = None
                         with suppress(RiverrunError):
                             self._cluster.free_epochs()

@@ -65,7 +65,7 @@ from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
 from riverrun.rows.convert import is_spark_frame
 from riverrun.rows.values import listed, show
-from riverrun.run.inputs import Inlet
+from riverrun.run.inputs import RunInput
 from riverrun.run.options import (
     RunOptions,
     as_bytes,
@@ -83,7 +83,7 @@ from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Destination, Kept
 from riverrun.run.sinks.function import Function
 from riverrun.run.sinks.parquet import ParquetDirectory
-from riverrun.run.sinks.queue import FINISH, Followed, Followers, Sink, content
+from riverrun.run.sinks.queue import FINISH, EpochChanges, Sink, SinkQueues, content
 from riverrun.runtime.carriers import ClusterRequest, carrier_of
 from riverrun.runtime.cluster import Cluster, Standing, freeze, is_interrupt
 from riverrun.runtime.frames import Frames, StreamRequest, Target
@@ -187,9 +187,9 @@ class Run:
         self._hurried = False  # whether closing was interrupted
         self._last: _Committing | None = None  # the last call of `commit` or `Commit.wait`
         self._history = options.history
-        self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
+        self._inputs = {name: RunInput(node, plan) for name, node in plan.inputs.items()}
         self._readable = plan.readable
-        self._followers = Followers()
+        self._sinks = SinkQueues()
         self._kept = set[str]()
         """The places of files or tables that sinks of this run were begun for, as they are shown."""
         recovery = options.recovery
@@ -227,7 +227,7 @@ class Run:
             with deferred():
                 self._cluster = carrier.start(request)
                 self._pacing = Pacing(
-                    plan.name, self._cluster, self._followers, self._lock, self.changes
+                    plan.name, self._cluster, self._sinks, self._lock, self.changes
                 )
                 started = True
                 self._cluster.serve(self._serving)
@@ -249,8 +249,8 @@ class Run:
 
     def _insert(self, name: str, rows: Any, what: str = "insert into") -> None:
         # Signals are not put off: rows may come from a generator without an end, and adding them is one instruction.
-        inlet = self._inlet(name, what)
-        inlet.add(_owned(rows, inlet.form.conform(rows, f"{what} {name!r}")), 1)
+        run_input = self._input(name, what)
+        run_input.add(_owned(rows, run_input.form.conform(rows, f"{what} {name!r}")), 1)
 
     def delete(self, name: str, rows: Any) -> None:
         """Take `rows` out of the input called `name`, once each; from an input with a key, the rows with these keys."""
@@ -260,8 +260,8 @@ class Run:
             self._delete(name, rows)
 
     def _delete(self, name: str, rows: Any) -> None:
-        inlet = self._inlet(name, "delete from")
-        inlet.add(_owned(rows, inlet.form.deletion(rows, f"delete from {name!r}")), -1)
+        run_input = self._input(name, "delete from")
+        run_input.add(_owned(rows, run_input.form.deletion(rows, f"delete from {name!r}")), -1)
 
     def upsert(self, name: str, rows: Any) -> None:
         """Put `rows` in place of those with the same key, in the input called `name`."""
@@ -272,7 +272,7 @@ class Run:
             self._insert(name, rows, "upsert into")
 
     def _check_keyed(self, name: str) -> None:
-        if not self._inlet(name, "upsert into").key:
+        if not self._input(name, "upsert into").key:
             raise SchemaError(
                 "schema.no_key",
                 f"cannot upsert into {name!r}: it was declared without a key",
@@ -284,7 +284,7 @@ class Run:
 
     def _hand_in(self, name: str, frame: Any, what: str) -> None:
         """Take the rows of a DataFrame: by Spark's own tasks where the run is on Spark, else through this process."""
-        self._inlet(name, what)
+        self._input(name, what)
         frames = self._cluster.frames
         if frames is not None:
             with deferred():
@@ -297,26 +297,26 @@ class Run:
     def _upload(self, frames: Frames, name: str, frame: Any, what: str) -> None:
         acquire(self._lock)
         try:
-            inlet = self._inlet(name, what)
-            sequence = inlet.reserve()
+            run_input = self._input(name, what)
+            sequence = run_input.reserve()
         finally:
             self._lock.release()
         parcels: list[Parcel] = []
         try:
-            parcels = frames.upload(frame, self._target(inlet, what, sequence))
+            parcels = frames.upload(frame, self._target(run_input, what, sequence))
             acquire(self._lock)
         except BaseException:
-            inlet.give_up(sequence)
+            run_input.give_up(sequence)
             frames.let_go(parcels)
             raise
         try:
-            inlet.add_parcels(sequence, parcels)
+            run_input.add_parcels(sequence, parcels)
         finally:
             self._lock.release()
 
-    def _target(self, inlet: Inlet, what: str, sequence: int = 0) -> Target:
+    def _target(self, run_input: RunInput, what: str, sequence: int = 0) -> Target:
         delete = what.startswith("delete")
-        return Target(inlet.form, delete, f"{what} {inlet.name!r}", sequence)
+        return Target(run_input.form, delete, f"{what} {run_input.name!r}", sequence)
 
     def stream(
         self,
@@ -335,7 +335,7 @@ class Run:
         of the run's own checkpoint path, and by the name of the input, or by `stream` where several streams feed one
         input. `trigger` is as Spark's: ``processingTime="1 second"``, ``availableNow=True``.
         """
-        inlet = self._inlet(name, f"{mode} into")
+        run_input = self._input(name, f"{mode} into")
         frames = self._cluster.frames
         if frames is None:
             raise PlanError(
@@ -345,7 +345,7 @@ class Run:
             )
         if mode == "upsert":
             self._check_keyed(name)
-        target = self._target(inlet, f"{mode} {'from' if mode == 'delete' else 'into'}")
+        target = self._target(run_input, f"{mode} {'from' if mode == 'delete' else 'into'}")
         request = StreamRequest(name, stream or name, mode, target, checkpoint, trigger)
         with deferred():
             return frames.stream(frame, request, self._wait)
@@ -387,11 +387,11 @@ class Run:
         return Commit(self, this.epoch, this.rows)
 
     def _commit(self, this: _Committing, wait: bool) -> None:
-        self._followers.wait_for_room()
+        self._sinks.wait_for_room()
         acquire(self._lock)
         try:
             self._check_open("commit")
-            rows = sum(inlet.rows for inlet in self._inlets.values())
+            rows = sum(run_input.rows for run_input in self._inputs.values())
             alone = not self._cluster.goes_on
             epoch = self._submit()
             this.epoch, this.rows = epoch, rows
@@ -430,7 +430,7 @@ class Run:
         """What has become of the rows of an interrupted call, in words."""
         epoch, rows = this.epoch, _count(this.rows)
         if epoch is None:
-            gathered = sum(inlet.rows for inlet in self._inlets.values())
+            gathered = sum(run_input.rows for run_input in self._inputs.values())
             return f"no epoch was made: {_count(gathered)} still gathered, for the next commit()"
         note = {
             Standing.COMPLETE: f"epoch {epoch} is complete: its {rows} in the results",
@@ -448,8 +448,8 @@ class Run:
     def _submit(self) -> int:
         """Make an epoch of the gathered rows; rows that are not accepted stay gathered."""
         inputs, parcels = {}, {}
-        for name, inlet in self._inlets.items():
-            batch, handed_in = inlet.gathered()
+        for name, run_input in self._inputs.items():
+            batch, handed_in = run_input.gathered()
             if batch is not None:
                 inputs[name] = batch
             if handed_in:
@@ -459,13 +459,13 @@ class Run:
             return self._cluster.submit(inputs, parcels=parcels, logged=False)
         finally:
             if self._cluster.epoch > before:
-                for inlet in self._inlets.values():
-                    inlet.drop()
+                for run_input in self._inputs.values():
+                    run_input.drop()
 
     @_in_turn
     def rollback(self) -> None:
         """Forget the rows gathered since the last commit."""
-        dropped = [parcel for inlet in self._inlets.values() for parcel in inlet.clear()]
+        dropped = [parcel for run_input in self._inputs.values() for parcel in run_input.clear()]
         if self._cluster.frames is not None and dropped:
             self._cluster.frames.let_go(dropped)
 
@@ -544,7 +544,7 @@ class Run:
     def for_each_epoch(
         self,
         name: str,
-        function: Callable[[Followed, int], object],
+        function: Callable[[EpochChanges, int], object],
         *,
         start: int | str = "all",
     ) -> Sink:
@@ -637,7 +637,7 @@ class Run:
     def _check_alone(self, output: str, place: Kept) -> None:
         """Refuse a place that a sink of this run writes to already, or that is inside such a place or around it."""
         mine = _place(place.shown)
-        for other in self._followers.status(self.completed):
+        for other in self._sinks.status(self.completed):
             written = other["name"].removeprefix(f"{other['output']} to ")
             if other["error"] is not None:
                 continue
@@ -663,14 +663,14 @@ class Run:
         first = place.first(start, completed)
         try:
             past = [
-                Followed(output, self.changes(output, epoch).to_arrow(), epoch)
+                EpochChanges(output, self.changes(output, epoch).to_arrow(), epoch)
                 for epoch in range(first, completed)
             ]
         except TimeViolation:
             if isinstance(start, int):
                 raise
             whole = content(self.read(output, epoch=completed - 1))
-            past = [Followed(output, whole, completed - 1, first, whole=True)]
+            past = [EpochChanges(output, whole, completed - 1, first, whole=True)]
         sink = Sink(
             output,
             place.shown,
@@ -678,7 +678,7 @@ class Run:
             epoch=place.epoch,
             first=first,
             alive=lambda: not self._cluster.closed,
-            forget=self._followers.forget,
+            forget=self._sinks.forget,
             stop=getattr(place, "stop", None),
         )
         for changes in past:
@@ -782,9 +782,9 @@ class Run:
             for name, kept in kept_in.items()
             if kept in states
         }
-        status["waiting_rows"] = {name: inlet.rows for name, inlet in self._inlets.items()}
+        status["waiting_rows"] = {name: run_input.rows for name, run_input in self._inputs.items()}
         status["commit"] = None if self._last is None else self._last.status(self._cluster)
-        status["sinks"] = self._followers.status(self.completed)
+        status["sinks"] = self._sinks.status(self.completed)
         status["closed"] = self._cluster.closed
         return status
 
@@ -852,7 +852,7 @@ class Run:
         with ExitStack() as ending:
             ending.callback(setattr, self, "_ended", True)
             ending.callback(self._cluster.close)
-            ending.callback(self._finish_followers)
+            ending.callback(self._finish_sinks)
             ending.callback(self._serving.close)
             if self._cluster.frames is not None:
                 self._cluster.frames.stop_streams()
@@ -862,9 +862,9 @@ class Run:
         """Give sinks the complete epochs."""
         # Another thread may have its turn, and wait for an epoch that never comes: closing ends that wait too.
         self._hurried = True
-        if try_acquire(self._lock, CLOSING if self._followers else 0):
+        if try_acquire(self._lock, CLOSING if self._sinks else 0):
             try:
-                if self._followers and not self._cluster.closed:
+                if self._sinks and not self._cluster.closed:
                     with suppress(RiverrunError):
                         self._pacing.hand_out()
                 if self._cluster.frames is not None and not self._cluster.closed:
@@ -873,9 +873,9 @@ class Run:
                 self._lock.release()
         self._hurried = False
 
-    def _finish_followers(self) -> None:
+    def _finish_sinks(self) -> None:
         """Not in turn: a sink's function may use the run. After an interrupt, no sink is waited for any more."""
-        self._followers.finish(0.0 if self._hurried else FINISH)
+        self._sinks.finish(0.0 if self._hurried else FINISH)
 
     def __enter__(self) -> Self:
         return self
@@ -887,19 +887,19 @@ class Run:
         state = f"closed: {self._cluster.closed}" if self._cluster.closed else f"epoch {self.epoch}"
         return f"<Run of {self.plan.name!r}: {state}>"
 
-    def _inlet(self, name: Any, what: str) -> Inlet:
+    def _input(self, name: Any, what: str) -> RunInput:
         attempt = f"{what} {show(name)}"
         self._mark.check(attempt, self._owner)
         self._check_open(attempt)
-        if not isinstance(name, str) or name not in self._inlets:
+        if not isinstance(name, str) or name not in self._inputs:
             raise PlanError(
                 "plan.input_unknown",
-                f"cannot {what} {show(name)}: the inputs are: {listed(self._inlets) or 'none'}",
+                f"cannot {what} {show(name)}: the inputs are: {listed(self._inputs) or 'none'}",
                 hint="check the spelling, or declare it: flow.input(...). What is declared after flow.run() is in "
                 "the next run",
                 input=name,
             )
-        return self._inlets[name]
+        return self._inputs[name]
 
     def _named(self, name: Any, what: str) -> Node:
         """The node whose rows are called `name`: an output, or a shared state."""
@@ -908,7 +908,7 @@ class Run:
             return self._readable[name]
         hint = "check the spelling, or declare it: flow.output(name, collection). What is declared after flow.run() "
         hint += "is in the next run"
-        if isinstance(name, str) and name in self._inlets:
+        if isinstance(name, str) and name in self._inputs:
             hint = "it is an input, whose rows are not kept: declare an output, flow.output(name, collection)"
         elif isinstance(name, str) and name in self._states_in_loops:
             hint = "it is a state in a loop: declare an output of what leaves the loop, flow.output(name, "

@@ -26,7 +26,7 @@ from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError, TimeViolation
 from riverrun.rows.records import narrowed
 from riverrun.run.result import Result
-from riverrun.run.sinks.queue import Followed, Sink
+from riverrun.run.sinks.queue import EpochChanges, Sink
 from riverrun.runtime.network.lending import Borrowed, Loan
 from riverrun.state.schema import free_name
 
@@ -244,7 +244,7 @@ class _StreamedOutput:
             self._lump, self.end = other._lump, max(other.end, self._start)
         self._bytes = sum(table.nbytes for table in self._tables_by_epoch.values())
 
-    def _take(self, changes: Followed, epoch: int) -> None:
+    def _take(self, changes: EpochChanges, epoch: int) -> None:
         """In the thread of the sink: keep the changes of an epoch; wait while the feed keeps too much."""
         table = changes.to_arrow()
         with self._changed:

@@ -80,7 +80,7 @@ from riverrun.storage.log import Log
 from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
 from riverrun.storage.takeover import Opening, take_over
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 EVERY = timedelta(seconds=30)
 SETTLING = 5.0  # seconds that the storage has to settle what was interrupted
@@ -249,7 +249,7 @@ class Cluster(ABC):
         if self._lease is not None:
             self._lease.release()
 
-    def _sweep(self, lane: Lane) -> None:
+    def _sweep(self, thread: SerialThread) -> None:
         """Have parcels of earlier owners deleted that no record names."""
         log, opening = self._log, self._coordinator.opening
 
@@ -260,7 +260,7 @@ class Cluster(ABC):
                 log.sweep(opening.owner)
 
         if opening is not None:
-            lane.submit(sweep)
+            thread.submit(sweep)
 
     def __enter__(self) -> Self:
         return self
@@ -686,7 +686,7 @@ def freeze() -> None:
 
 
 def execute_and_catch(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
-    """Execute an instruction; every exception becomes part of the outcome, since threads of lanes cannot raise."""
+    """Execute an instruction; every exception becomes part of the outcome: a `SerialThread` must not meet one."""
     try:
         return execute(instruction, checkpoints, log)
     except Exception as error:

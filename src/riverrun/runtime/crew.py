@@ -53,7 +53,7 @@ class Crew:
 
     def knows(self, incarnation: int) -> bool:
         """Whether an incarnation is a member or a newcomer, and was not dismissed."""
-        return self.coordinator.roster.knows(incarnation)
+        return self.coordinator.membership.knows(incarnation)
 
     def end(self, error: RiverrunError) -> None:
         """End the run."""

@@ -82,10 +82,10 @@ from riverrun.retry import pause
 from riverrun.runtime.carriers import Carrier, ClusterRequest
 from riverrun.runtime.cluster import Cluster, Durability, execute_and_catch
 from riverrun.runtime.deadlines import Deadlines
-from riverrun.runtime.uploads import ParcelStore
+from riverrun.runtime.uploads import Uploads
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 NAP = 0.25  # seconds after which whoever waits for the storage looks at the clock again
 CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
@@ -108,7 +108,10 @@ class LocalCluster(Cluster):
         super().__init__(workers, Durability(**durability))
         self._make = make_resuming(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
-        self._lanes = {AppendRecord: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
+        self._storage_threads = {
+            AppendRecord: SerialThread("riverrun-log"),
+            Any: SerialThread("riverrun-checkpoint"),
+        }
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._unanswered = 0  # instructions to the storage that have no outcome yet
         self._interrupt: BaseException | None = None  # is raised at the next boundary
@@ -125,7 +128,7 @@ class LocalCluster(Cluster):
         self._links: dict[tuple[int, int], deque[Any]] = {}
         self._send(COORDINATOR, self._coordinator.take())
         try:
-            self._sweep(self._lanes[Any])
+            self._sweep(self._storage_threads[Any])
             self._pump(self._caught_up)
         except BaseException:
             self.close()
@@ -179,7 +182,7 @@ class LocalCluster(Cluster):
         coordinator = self._coordinator
         if (
             not self._recovered()
-            or coordinator.roster.change is not None
+            or coordinator.membership.change is not None
             or coordinator.saver.number
         ):
             return
@@ -247,8 +250,8 @@ class LocalCluster(Cluster):
                         break
             finally:
                 coordinator.close()
-                for lane in self._lanes.values():
-                    lane.close(wait=NAP)
+                for thread in self._storage_threads.values():
+                    thread.close(wait=NAP)
                 self._let_go()
                 self._deadlines.clear()
                 self._workers.clear()
@@ -429,7 +432,7 @@ class LocalCluster(Cluster):
                 assert self._checkpoints is not None
                 feed = message
                 try:
-                    message = ParcelStore(to, self._checkpoints.storage).filled(feed)
+                    message = Uploads(to, self._checkpoints.storage).filled(feed)
                 except TransportError as error:  # an outage: the feed is tried again later
                     self._send(to, [(COORDINATOR, NotReady(feed.execution, error))])
                     self._try_later((to, Feed), lambda: self._deliver(to, sender, feed))
@@ -485,8 +488,8 @@ class LocalCluster(Cluster):
         assert checkpoints is not None
         assert log is not None
         outcomes = self._outcomes
-        lane = self._lanes[AppendRecord if type(instruction) is AppendRecord else Any]
-        lane.submit(
+        thread = self._storage_threads[AppendRecord if type(instruction) is AppendRecord else Any]
+        thread.submit(
             lambda: outcomes.put((sender, execute_and_catch(instruction, checkpoints, log)))
         )
 

@@ -9,7 +9,7 @@ connections with workers, `departures` how workers are lost, and `questions` ask
 
 - **Ready or not.** When not all workers have reported by the deadline, the run ends with the launcher's advice. The run
   also ends when the replacement of a worker does not come, and when workers are lost again and again at one epoch
-  (`engine.coordinator.failures`). Nothing waits for ever.
+  (`engine.coordinator.losses`). Nothing waits for ever.
 - **Bounded queue.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit` waits.
 
 The laws of `cluster`, `admission` and `departures` hold too.
@@ -81,7 +81,7 @@ from riverrun.runtime.network.link import WINDOW
 from riverrun.runtime.peers import ConnectedPeers
 from riverrun.runtime.questions import Audience, Questions, began_again
 from riverrun.runtime.starts import Starts
-from riverrun.runtime.storage_calls import StorageLanes
+from riverrun.runtime.storage_calls import StorageThreads
 from riverrun.runtime.worker_process import Rendezvous
 from riverrun.storage.store import Storage
 
@@ -178,8 +178,8 @@ class RemoteCluster(Cluster):
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
         self._stopped = Event()
-        self._lanes = StorageLanes(self._execute, self._outcome, self._stopped)
-        self._sweep(self._lanes.store)
+        self._storage_threads = StorageThreads(self._execute, self._outcome, self._stopped)
+        self._sweep(self._storage_threads.store)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         where = Rendezvous(self.address, self._credentials, resume=self._resume)
@@ -346,7 +346,7 @@ class RemoteCluster(Cluster):
         with ExitStack() as ending:  # each of these is called, in reverse order
             ending.callback(self._shut_down)
             ending.callback(self._let_go)
-            ending.callback(self._lanes.close)
+            ending.callback(self._storage_threads.close)
             for line in self._crew.peers.lines:
                 ending.callback(line.close)
             ending.callback(self._launcher.close)
@@ -378,7 +378,7 @@ class RemoteCluster(Cluster):
             self._pump(self._recovered)
             coordinator = self._coordinator
             lines = [self._crew.peers.line(member) for member in coordinator.members]
-            return Audience(coordinator.execution, coordinator.roster.shards, lines)
+            return Audience(coordinator.execution, coordinator.membership.shards, lines)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -485,7 +485,7 @@ class RemoteCluster(Cluster):
                 if type(message) is Acknowledge:
                     self._acknowledge(message)
                 else:
-                    self._lanes.submit(message)
+                    self._storage_threads.submit(message)
             elif to == SUPERVISOR:
                 self._supervise(message)
         if out:

@@ -30,7 +30,7 @@ from riverrun.run.sinks import parquet
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Kept
 from riverrun.run.sinks.parquet import ParquetDirectory, _Folder
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.storage.store import Storage
 from tests.frontends.collections.checking import Rows, any_row, build, feed
 from tests.frontends.collections.reference import counted
@@ -422,7 +422,7 @@ def opened(kind, place):
 def two_epochs(place):
     for epoch in range(2):
         rows = pa.table({"a": [epoch], "x": [0.5], "diff": [1]}, place.changed)
-        place.write(Followed("all", rows, epoch))
+        place.write(EpochChanges("all", rows, epoch))
 
 
 def test_damaged_files_are_refused_and_named(tmp_path):

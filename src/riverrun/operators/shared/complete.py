@@ -4,8 +4,8 @@ Called by `gather` once for each time at which records or replies came. The *ids
 a request is its number among the requests of its record; a reply carries both. Equal records are *copies*: one record
 with a diff of more than one. A reply with a negative place says that the request was late. Laws:
 
-- **All replies.** A record is whole when each of its places has as many replies, late ones included, as the record has
-  copies.
+- **All replies.** A record is complete when each of its places has as many replies, late ones included, as the record
+  has copies.
 - **Late copies stop.** The copies that go no further are as many as the late replies of one place, the place with the
   most of them. A late reply of a deletion, one below zero, takes back the last reply of its place that was not late,
   or a late reply where there is no other. So a deletion takes effect at once, and late replies that come after the
@@ -35,11 +35,11 @@ _IN_TIME, _LATE, _TAKES_BACK = range(3)
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Which records are whole, and which records and replies are left to wait, added up."""
+class CompleteRecords:
+    """Which records are complete, and which records and replies are left to wait, added up."""
 
     rows: Rows
-    """Positions of whole records among the records: once for each choice of replies."""
+    """Positions of complete records among the records: once for each choice of replies."""
     sizes: Rows
     """How many requests each of these records has made."""
     diffs: Rows
@@ -71,7 +71,7 @@ class _Lots:
         return np.flatnonzero(_differ(self.group, self.place))
 
 
-def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
+def find_complete(records: Changes, replies: Changes, stamps: int = 0) -> CompleteRecords:
     """Match records (ids, number of requests, columns) with replies (ids, place, time given, values).
 
     The time at which a reply was given has as many columns as `stamps`.
@@ -122,7 +122,7 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
     gone = done | ((diffs == 0) & (uneven == 0))
     waiting = np.flatnonzero(known & (diffs != 0) & ~done)
     left_lots = np.flatnonzero(~gone[group] & (sums != 0))
-    return Whole(
+    return CompleteRecords(
         first[sent[rows]], needed[sent[rows]], row_diffs, lots.reply[from_lots],
         first[waiting], diffs[waiting], lots.reply[left_lots], sums[left_lots],
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 Users get a `Sink` from ``run.for_each_epoch``, ``write_parquet`` and ``write_delta``. It has a queue of complete
 epochs, and a thread that writes the queue, one epoch after the other, by calling a `Destination`. The run fills the
-queues of its sinks (`Followers`) at each boundary between epochs. Laws:
+queues of its sinks (`SinkQueues`) at each boundary between epochs. Laws:
 
 - **In order, once.** A sink is given every epoch from its first one on, each at that epoch's own boundary, also when
   several were committed without waiting. A refused epoch is never given.
@@ -19,8 +19,8 @@ queues of its sinks (`Followers`) at each boundary between epochs. Laws:
 >>> with Sink(
 ...     "words", "a list", lambda changes: seen.append((changes.epoch, len(changes)))
 ... ) as sink:
-...     sink.give(Followed("words", table, 0))
-...     sink.give(Followed("words", table, 1))
+...     sink.give(EpochChanges("words", table, 0))
+...     sink.give(EpochChanges("words", table, 1))
 ...     sink.wait()
 <Sink of 'words' to a list: epoch 1>
 >>> seen, sink
@@ -61,7 +61,7 @@ FINISH = 30.0
 """Seconds that a closing sink has for writing its queue."""
 
 
-class Followed(Result):
+class EpochChanges(Result):
     """The changes of the epochs from `from_epoch` to `epoch` in an output; as a rule these are one epoch."""
 
     def __init__(
@@ -109,7 +109,7 @@ class Sink:
         self,
         output: str,
         place: str,
-        write: Callable[[Followed], None],
+        write: Callable[[EpochChanges], None],
         *,
         epoch: int | None = None,
         first: int = 0,
@@ -136,7 +136,7 @@ class Sink:
         self._error: RiverrunError | None = None
         self._is_error_seen = False
         self._closing = False
-        self._queue: deque[Followed] = deque()
+        self._queue: deque[EpochChanges] = deque()
         self._bytes = 0
         self._mark = ProcessMark()
         self._changed = Condition()
@@ -242,7 +242,7 @@ class Sink:
         """Whether the sink is to be given more epochs: it has not failed, and is not closing."""
         return self._error is None and not self._closing
 
-    def give(self, changes: Followed) -> None:
+    def give(self, changes: EpochChanges) -> None:
         """Put the changes of an epoch into the queue."""
         size = changes.to_arrow().nbytes
         with self._changed:
@@ -334,12 +334,12 @@ class Sink:
                     self._bytes -= changes.to_arrow().nbytes
                 self._changed.notify_all()
 
-    def _next(self) -> Followed | None:
+    def _next(self) -> EpochChanges | None:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing or self._error)
             return self._queue[0] if self._queue and self._error is None else None
 
-    def _wrapped(self, error: BaseException, changes: Followed) -> RiverrunError:
+    def _wrapped(self, error: BaseException, changes: EpochChanges) -> RiverrunError:
         if isinstance(error, RiverrunError):
             return error
         wrapped = OperatorFailed(
@@ -353,7 +353,7 @@ class Sink:
         return wrapped
 
 
-class Followers:
+class SinkQueues:
     """The sinks of one run, and `next`, the next epoch that they are to be given."""
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ class Followers:
             self.next = completed
         while self.next < completed:
             epoch = self.next
-            outcomes: dict[str, Followed | RiverrunError] = {}
+            outcomes: dict[str, EpochChanges | RiverrunError] = {}
             for output in dict.fromkeys(sink.output for sink in sinks):
                 try:
                     outcomes[output] = _fetched(output, epoch, changes)
@@ -389,7 +389,7 @@ class Followers:
             # another (the in-order law).
             for sink in sinks:
                 outcome = outcomes[sink.output]
-                if isinstance(outcome, Followed):
+                if isinstance(outcome, EpochChanges):
                     sink.give(outcome)
                 else:  # the no-silent-gaps law
                     sink.fail(outcome)
@@ -414,7 +414,7 @@ class Followers:
         return [sink.status(completed) for sink in self._sinks]
 
 
-def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> Followed:
+def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> EpochChanges:
     """The changes of an epoch, read from the workers; tried again while a lost worker is replaced."""
     what = f"tell what epoch {epoch} changed in {output!r}"
-    return Followed(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)
+    return EpochChanges(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)
