@@ -39,8 +39,7 @@ from uuid import uuid4
 from riverrun.engine.coordinator.membership import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.rows.values import show
-from riverrun.runtime.carriers import Carrier
-from riverrun.runtime.cluster import EVERY
+from riverrun.runtime.carriers import EVERY, Carrier
 from riverrun.runtime.health.signs import Balance
 from riverrun.storage.store import Storage
 

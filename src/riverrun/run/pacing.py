@@ -8,7 +8,7 @@ read at its own boundary, before the next epoch begins. Laws:
   are handed out.
 - **Room first.** No epoch is handed to a sink that is far behind: a thread that commits or waits first waits for
   the sink. It does so without the run's lock, so that the sink's function may use the run.
-- **Onward.** Where epochs go on while nobody waits for them (`Cluster.goes_on`), they also go on with sinks: a thread
+- **Onward.** Where epochs go on while nobody waits for them (`Paces.goes_on`), they also go on with sinks: a thread
   waits for them in place of the user.
 
 Cost: a comparison for each epoch of a run without sinks.
@@ -26,7 +26,7 @@ from riverrun.interrupts import deferred, held
 from riverrun.run.progress_line import ProgressLine
 from riverrun.run.result import Result
 from riverrun.run.sinks.queue import Sink, SinkQueues
-from riverrun.runtime.cluster import Cluster
+from riverrun.runtime.carried import CarriedRun
 
 PAUSE = 0.01  # seconds between two looks for an epoch that was committed
 
@@ -37,7 +37,7 @@ class Pacing:
     def __init__(
         self,
         name: str,
-        cluster: Cluster,
+        cluster: CarriedRun,
         sinks: SinkQueues,
         turn: RLock,
         changes: Callable[[str, int], Result],

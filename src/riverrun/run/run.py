@@ -55,7 +55,7 @@ from riverrun.engine.messages import Parcel
 from riverrun.engine.reading import Portion
 from riverrun.errors import PlanError, RiverrunError, SchemaError, TimeViolation
 from riverrun.forks import ProcessMark
-from riverrun.interrupts import Interrupt, acquire, check, deferred, held, try_acquire
+from riverrun.interrupts import Interrupt, acquire, check, deferred, held, is_interrupt, try_acquire
 from riverrun.operators.shared.rules import as_time
 from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
@@ -84,9 +84,10 @@ from riverrun.run.sinks.destination import Destination, Kept
 from riverrun.run.sinks.function import Function
 from riverrun.run.sinks.parquet import ParquetDirectory
 from riverrun.run.sinks.queue import FINISH, EpochChanges, Sink, SinkQueues, content
+from riverrun.runtime.carried import CarriedRun, Standing
 from riverrun.runtime.carriers import ClusterRequest, carrier_of
-from riverrun.runtime.cluster import Cluster, Standing, freeze, is_interrupt
 from riverrun.runtime.frames import Frames, StreamRequest, Target
+from riverrun.runtime.machine import freeze
 from riverrun.runtime.stored_outputs import describe_outputs
 from riverrun.state.preparing import make_ready
 from riverrun.state.types import shown_schema
@@ -220,7 +221,7 @@ class Run:
             most_workers=recovery.max_workers or workers,
             durability=durability,
         )
-        self._cluster: Cluster
+        self._cluster: CarriedRun
         self._serving = Serving(self, partial(held, self._lock))
         started = False
         try:
@@ -971,11 +972,11 @@ class _Committing:
     """The epoch that is waited for; None as long as no epoch was made."""
     rows: int = 0
 
-    def others(self, cluster: Cluster) -> list[int]:
+    def others(self, cluster: CarriedRun) -> list[int]:
         """The other epochs that were under way when the call was interrupted, and were refused with its own epoch."""
         return [] if self.epoch is None else cluster.refused_by_interrupt(self.before, self.epoch)
 
-    def status(self, cluster: Cluster) -> dict[str, Any]:
+    def status(self, cluster: CarriedRun) -> dict[str, Any]:
         outcome = "gathered" if self.epoch is None else cluster.standing(self.epoch).value
         others = self.others(cluster)
         return {"epoch": self.epoch, "rows": self.rows, "outcome": outcome, "others": others}

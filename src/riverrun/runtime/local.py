@@ -79,8 +79,9 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.retry import pause
-from riverrun.runtime.carriers import Carrier, ClusterRequest
-from riverrun.runtime.cluster import Cluster, Durability, execute_and_catch
+from riverrun.runtime.carried import CarriedRun
+from riverrun.runtime.carriers import Carrier, ClusterRequest, Durability
+from riverrun.runtime.cluster import Cluster, execute_and_catch
 from riverrun.runtime.deadlines import Deadlines
 from riverrun.runtime.uploads import Uploads
 from riverrun.storage.checkpoint import Checkpoints
@@ -103,7 +104,7 @@ class LocalCluster(Cluster):
         seed: int | None = None,
         **durability: Any,
     ) -> None:
-        """Start a run, or resume the one that is at the checkpoint path; `durability` is `cluster.Durability`'s
+        """Start a run, or resume the one that is at the checkpoint path; `durability` is `carriers.Durability`'s
         fields."""
         super().__init__(workers, Durability(**durability))
         self._make = make_resuming(make_instance, self._resume)
@@ -543,7 +544,7 @@ class LocalCarrier(Carrier):
     place = "in this process"
     takes = frozenset({"seed", "storage"})
 
-    def start(self, request: ClusterRequest) -> Cluster:
+    def start(self, request: ClusterRequest) -> CarriedRun:
         return LocalCluster(
             self.maker(request),
             request.workers,

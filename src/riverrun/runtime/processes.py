@@ -58,8 +58,8 @@ from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.errors import PlanError
 from riverrun.forks import ProcessMark
+from riverrun.runtime.carried import CarriedRun
 from riverrun.runtime.carriers import Carrier, ClusterRequest
-from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.machine import available_cores, available_memory
 from riverrun.runtime.program import pack_program, unpack_program
 from riverrun.runtime.remote import RemoteCluster
@@ -318,7 +318,7 @@ class ProcessCarrier(Carrier):
     place = "in processes of this machine"
     takes = frozenset({"balance"})
 
-    def start(self, request: ClusterRequest) -> Cluster:
+    def start(self, request: ClusterRequest) -> CarriedRun:
         return ProcessCluster(request)
 
     def suitable_workers(self, on: Any) -> int:

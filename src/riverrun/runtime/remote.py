@@ -69,7 +69,9 @@ from riverrun.errors import BadMessage, CheckpointError, RiverrunError, Transpor
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.progress import Antichain
 from riverrun.runtime.admission import Admission, WorkerTerms
-from riverrun.runtime.cluster import Cluster, Durability, ResultServer
+from riverrun.runtime.carried import ResultServer
+from riverrun.runtime.carriers import Durability
+from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.codec.fragments import Fragment
 from riverrun.runtime.crew import Crew
 from riverrun.runtime.departures import GRACE, Departures

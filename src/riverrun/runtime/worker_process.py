@@ -69,9 +69,10 @@ from riverrun.engine.reading import Portion
 from riverrun.engine.worker import Worker
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.retry import is_outage, pause, persist
-from riverrun.runtime.cluster import execute_and_catch, freeze
+from riverrun.runtime.cluster import execute_and_catch
 from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.health.busy import BusyTime
+from riverrun.runtime.machine import freeze
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint

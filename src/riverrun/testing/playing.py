@@ -183,6 +183,7 @@ class _StageRun(Run):
         )
 
     def kill(self, worker: int) -> None:
+        assert isinstance(self._cluster, LocalCluster)
         self._cluster.kill(worker)
 
     def compact(self) -> None:
