@@ -273,7 +273,7 @@ class _Player:
             committed = committed or self._run.commit(wait=False)
             self._strike(committed, after)
             self._do(mark)
-            committed = Commit(self._run, committed.epoch, committed._rows)
+            committed = Commit(self._run._commits, committed.epoch, committed._rows)
         if committed is None:
             committed = self._run.commit(wait=False)
         committed.wait()  # even if the epoch is complete: a lost worker has to be replaced first

@@ -470,7 +470,7 @@ def test_a_sink_alone():
         sink.give(EpochChanges("a", table, epoch))
     assert sink.wait(timeout=SOON).epoch == 6
     assert got == [5, 6]
-    assert sink.status(7) == {"name": "a to b", "output": "a", "epoch": 6, "lag": 0, "error": None}
+    assert sink.status(7) == {"name": "a", "place": "b", "epoch": 6, "lag": 0, "error": None}
     sink.close()
 
 

@@ -306,7 +306,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:
         cluster = run._cluster.frames
-        target = run._target(run._inputs["a"], "insert into")
+        target = run._inputs["a"].target("insert into")
         name = cluster.new_upload()
         order = ingest._TaskOrder(target, name, cluster.address, cluster.credentials)
         batches = [pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4, 5]})]

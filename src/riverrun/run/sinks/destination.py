@@ -50,6 +50,9 @@ class Destination(Protocol):
     def first(self, start: int | str, completed: int) -> int:
         """The first epoch that the destination is to be given, of a run with `completed` complete epochs."""
 
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Whether the destination takes all rows as one epoch, where past epochs cannot be read one by one."""
+
     def write(self, changes: EpochChanges) -> None:
         """Write the changes of an epoch."""
 
@@ -91,6 +94,10 @@ class Kept:
                 epoch=self.epoch,
             )
         return self.epoch + 1
+
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Always: the rows that are there already are taken off (the nothing-is-left-out law)."""
+        return True
 
     def write(self, changes: EpochChanges) -> None:
         """Store the changes of an epoch; try again after failures of the disk, the network or the store."""

@@ -40,6 +40,10 @@ class Function:
             hint='start="all" gives first what is there, start="now" only what is to come',
         )
 
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Whether the function may get all past epochs as one: not where the user names the epoch to start from."""
+        return not isinstance(start, int)
+
     def write(self, changes: EpochChanges) -> None:
         """Call the function; an exception of the function ends the sink."""
         try:

@@ -107,7 +107,7 @@ class Sink:
 
     def __init__(
         self,
-        output: str,
+        name: str,
         place: str,
         write: Callable[[EpochChanges], None],
         *,
@@ -122,8 +122,10 @@ class Sink:
         `alive` tells whether the run is alive, `forget` takes the sink off the run's list, and `stop` ends the retries
         of `write`.
         """
-        self.output = output
-        self._place = place
+        self.name = name
+        """The output or state that the sink follows."""
+        self.place = place
+        """Where the sink writes to, as people are shown it."""
         self._most_epochs = MOST_EPOCHS
         self._most_bytes = MOST_BYTES
         self._write = write
@@ -140,15 +142,10 @@ class Sink:
         self._bytes = 0
         self._mark = ProcessMark()
         self._changed = Condition()
-        self._thread = Thread(target=self._work, name=f"riverrun-sink-{output}", daemon=True)
+        self._thread = Thread(target=self._work, name=f"riverrun-sink-{name}", daemon=True)
         self._thread.start()
 
     # -- for people
-
-    @property
-    def name(self) -> str:
-        """What the sink is called in ``run.status()``."""
-        return f"{self.output} to {self._place}"
 
     @property
     def epoch(self) -> int | None:
@@ -233,7 +230,7 @@ class Sink:
             words.append(f"failed: {self._error.message}")
         elif self._closing:
             words.append("closed")
-        return f"<Sink of {self.output!r} to {self._place}: {', '.join(words)}>"
+        return f"<Sink of {self.name!r} to {self.place}: {', '.join(words)}>"
 
     # -- for the run
 
@@ -272,7 +269,7 @@ class Sink:
         error = self._error
         return {
             "name": self.name,
-            "output": self.output,
+            "place": self.place,
             "epoch": self._epoch,
             "lag": max(completed - done, 0),
             "error": None if error is None else error.message,
@@ -311,7 +308,7 @@ class Sink:
         epochs = [changes.epoch for changes in self._queue]
         return RiverrunError(
             "sink.unfinished",
-            f"the sink of {self.output!r} to {self._place} was closed with {len(epochs)} epochs unwritten, from "
+            f"the sink of {self.name!r} to {self.place} was closed with {len(epochs)} epochs unwritten, from "
             f"{epochs[0]} to {epochs[-1]}: they took too long, or it was interrupted",
             hint="sink.wait() before closing. A sink to files makes up for it when a run that was resumed "
             "(checkpoint=) writes to the same place",
@@ -344,7 +341,7 @@ class Sink:
             return error
         wrapped = OperatorFailed(
             "sink.failed",
-            f"cannot write epoch {changes.epoch} of {self.output!r} to {self._place}: "
+            f"cannot write epoch {changes.epoch} of {self.name!r} to {self.place}: "
             f"{type(error).__name__}: {error}",
             hint="the cause has the traceback; the run goes on without this sink",
             epoch=changes.epoch,
@@ -380,7 +377,7 @@ class SinkQueues:
         while self.next < completed:
             epoch = self.next
             outcomes: dict[str, EpochChanges | RiverrunError] = {}
-            for output in dict.fromkeys(sink.output for sink in sinks):
+            for output in dict.fromkeys(sink.name for sink in sinks):
                 try:
                     outcomes[output] = _fetched(output, epoch, changes)
                 except RiverrunError as error:
@@ -388,7 +385,7 @@ class SinkQueues:
             # All changes are read before any sink is given some: an interrupt while reading leaves no sink ahead of
             # another (the in-order law).
             for sink in sinks:
-                outcome = outcomes[sink.output]
+                outcome = outcomes[sink.name]
                 if isinstance(outcome, EpochChanges):
                     sink.give(outcome)
                 else:  # the no-silent-gaps law
