@@ -760,7 +760,7 @@ def test_whoever_gives_rows_waits_for_no_turn(
 def test_closing_waits_for_no_turn_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "CLOSING", 60.0)
+    monkeypatch.setattr(run_module, "LAST_TURN", 60.0)
     run, sink = _followed(tmp_path)
     began = time.monotonic()
     with _held_by_another(run._turn), pytest.raises(KeyboardInterrupt):

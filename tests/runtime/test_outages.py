@@ -302,7 +302,7 @@ def test_a_slow_storage_slows_commits_only(start: Start, weather: Weather, tmp_p
 def test_a_run_whose_storage_hangs_can_be_closed(
     start: Start, weather: Weather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "CLOSING", 0.5)
+    monkeypatch.setattr(local, "LAST_CHECKPOINT", 0.5)
     cluster, model = start(2, checkpoint=tmp_path, every=None), Model(9)
     commit(cluster, model)
     weather.hangs()

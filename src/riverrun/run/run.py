@@ -95,7 +95,7 @@ _ELSEWHERE = {
     "input": "inputs are declared before the run: flow.input(name, schema)",
     "subscribe": "for_each_epoch(name, function)",
 }
-CLOSING = (
+LAST_TURN = (
     5.0  # seconds that closing waits for its turn, where sinks are to be given the last epochs
 )
 TURN = 1.0  # seconds that `status` waits for its turn
@@ -338,19 +338,20 @@ class Run:
         )
         return self._sink_maker.make(name, table)
 
+    @formerly(probe="run.frontier(name)")
     @in_turn
-    def frontier(self, probe: str) -> Antichain:
-        """The times that can still come to a `probe`, by its name: epochs, and inside a loop rounds."""
+    def frontier(self, name: str) -> Antichain:
+        """The times that can still come to the probe called `name`: epochs, and inside a loop rounds."""
         self._check_open("ask a probe")
         probes = list(self.plan.probes)
-        if probe not in probes:
+        if name not in probes:
             raise PlanError(
                 "plan.probe_unknown",
-                f"cannot ask the probe {probe!r}: there are: {listed(probes) or 'none'}",
+                f"cannot ask the probe {name!r}: there are: {listed(probes) or 'none'}",
                 hint="put one into the plan: collection.probe(name)",
-                probe=probe,
+                probe=name,
             )
-        return self._cluster.frontier(probe)
+        return self._cluster.frontier(name)
 
     # -- the run itself
 
@@ -457,7 +458,7 @@ class Run:
         """Give sinks the complete epochs."""
         # Another thread may have its turn, and wait for an epoch that never comes: closing ends that wait too.
         self._hurried = True
-        with self._turn.within(CLOSING if self._sinks else 0) as is_mine:
+        with self._turn.within(LAST_TURN if self._sinks else 0) as is_mine:
             if is_mine and self._sinks and not self._cluster.closed:
                 with suppress(RiverrunError):
                     self._pacing.hand_out()

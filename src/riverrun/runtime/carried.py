@@ -41,7 +41,7 @@ from riverrun.errors import PlanError
 from riverrun.progress import Antichain
 from riverrun.runtime.frames import Frames
 
-LOOK = 0.1  # seconds between two looks whether a plain carrier's run is over
+END_LOOK = 0.1  # seconds between two looks whether a plain carrier's run is over
 
 
 class Standing(Enum):
@@ -146,7 +146,7 @@ class Waits(ABC):
         while self.closed is None:
             if deadline is not None and monotonic() >= deadline:
                 return False
-            interrupts.sleep(LOOK)
+            interrupts.sleep(END_LOOK)
         return True
 
 

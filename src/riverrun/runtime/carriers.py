@@ -139,7 +139,11 @@ _REGISTERED: dict[str | None, Carrier | str] = {
     "processes": "riverrun.runtime.processes",
     "spark": "riverrun.spark.carrier",
 }
-"""For each word of ``on=`` a carrier, or the name of the module that has the carrier as `CARRIER`."""
+"""For each word of ``on=`` a carrier, or the name of the module that has the carrier as `CARRIER`.
+
+Spark's module stands here by its name, and does not register itself: a module registers itself when it is imported, and
+nobody imports it before a run asks for Spark, since that would load Spark for every run, or have `run` or `frontends`
+know it. Metadata of the installed package could name it, and would not be there in a source tree."""
 _OBJECTS = {"pyspark": "spark"}
 """For each package whose objects ``on=`` takes, the word of the carrier that they mean."""
 

@@ -9,7 +9,7 @@ and:
   certain: the next message or worker is drawn at random, in the same order for the same seed.
 - **Beside.** One thread writes, publishes, reads and collects checkpoints, in the order in which the actors asked for
   it, while epochs go on; a second thread writes the log. So a storage that hangs holds up only whoever waits for it;
-  `close` gives up a checkpoint after `CLOSING` seconds. (With a `seed` there are no such threads.)
+  `close` gives up a checkpoint after `LAST_CHECKPOINT` seconds. (With a `seed` there are no such threads.)
 - **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
   (`interrupts`) is raised only there. An interrupt in a user's function ends that function, and is raised at the next
   boundary. The epoch that somebody waited for is settled before. Any other exception that ends a step halfway (one that
@@ -89,7 +89,7 @@ from riverrun.storage.log import Log
 from riverrun.storage.threads import SerialThread
 
 NAP = 0.25  # seconds after which whoever waits for the storage looks at the clock again
-CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
+LAST_CHECKPOINT = 30.0  # seconds that a checkpoint under way has when the run is closed
 GLANCES = 10  # how often `status` is tried while another thread changes what is looked at
 
 
@@ -241,7 +241,7 @@ class LocalCluster(Cluster):
             self._closed = True
             coordinator = self._coordinator
             coordinator.limit = 0
-            deadline = time.monotonic() + CLOSING
+            deadline = time.monotonic() + LAST_CHECKPOINT
             try:
                 while not self._torn() and coordinator.phase is not Phase.CLOSED and self.poll():
                     if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:

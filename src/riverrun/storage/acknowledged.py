@@ -55,7 +55,7 @@ from riverrun.storage.threads import SerialThread
 
 FOLDER = "acknowledged"
 PAUSE = 0.5  # seconds between two notes in an object store
-CLOSING = 2.0  # seconds that the last one has
+LAST_NOTE = 2.0  # seconds that the last one has
 
 _NAME = re.compile(rf"{FOLDER}/(\d{{16}})\.json")
 _UNFINISHED = re.compile(rf"{FOLDER}/(\d{{16}})\.json#\d+")
@@ -176,7 +176,7 @@ class Acknowledger:
             last = not self._waiting and self._noted < self._epoch
         if last:
             self._thread.submit(self._put)
-        self._thread.close(wait=CLOSING, drop=False)
+        self._thread.close(wait=LAST_NOTE, drop=False)
 
     def _write(self) -> bool:
         """Write in place; False where that fails, or where the storage is no local disk."""

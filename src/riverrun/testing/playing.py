@@ -55,7 +55,7 @@ from riverrun.testing.script import (
     Mark,
     whole,
 )
-from riverrun.testing.watching import PATIENCE, CutInstance, Strike, Watch, watched
+from riverrun.testing.watching import MOST_STEPS, CutInstance, Strike, Watch, watched
 
 Results = dict[str, Result]
 _DURABLE = {CHECKPOINT.name, CRASH.name, KILL.name}
@@ -114,7 +114,7 @@ def play(
 class ScriptPlayer:
     """Plays scripts on one plan, one after the other, while a `Watch` observes the plan's operators."""
 
-    def __init__(self, plan: Plan, patience: int = PATIENCE) -> None:
+    def __init__(self, plan: Plan, patience: int = MOST_STEPS) -> None:
         self.watch = Watch(patience)
         self.plan = watched(plan, self.watch)
 

@@ -55,8 +55,6 @@ from riverrun.state.types import declared_schema
 
 MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
-LOOK = 0.5
-"""Seconds after which a thread that waits for a sink looks whether the run is still there."""
 FINISH = 30.0
 """Seconds that a closing sink has for writing its queue."""
 
