@@ -1,8 +1,9 @@
 """Arrange: changes become a spine, sorted by key, that any number of nodes read.
 
 Joins, reduces and outputs read arrangements. Changes wait until their time is complete and are then appended to the
-spine as one batch, which is announced to all readers. Here too: `Consolidate`, which waits likewise and keeps
-nothing, and `Output`, which keeps an arrangement readable as of the last epochs. Laws:
+spine as one batch, which is announced to all readers. Here too: `Consolidate`, which waits likewise, adds up equal rows
+and keeps nothing; and `Output`, which keeps an arrangement readable as of the last epochs (``history=`` of the run says
+how many). Laws:
 
 - **One batch a time.** All changes of one time are in one batch, so a reader never sees a part of a time.
 - **Shared.** Two readers of a collection by the same key read one spine: the plan has one node for both.

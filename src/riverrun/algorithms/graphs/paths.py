@@ -1,4 +1,15 @@
-"""Paths from sources: the least number of edges to each node, and the least cost."""
+"""Paths from sources: the least number of edges to each node, and the least cost.
+
+Users find them as `rr.graphs.bfs` and `rr.graphs.shortest_paths`. Both are one loop, in which every node has a
+distance: in each round a node offers its neighbours its distance plus the weight of the edge between, and a node takes
+the least of its offers. Laws:
+
+- **One row a node.** A node that a source reaches has one row, with its least distance from any source. A node that no
+  source reaches has no row.
+- **No weight below 0.** The weights that users give are not negative: a cycle of negative cost has no least path.
+
+Cost: a change touches the nodes whose best path it changes, and the edges of these nodes.
+"""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ starts and stops worker processes; the time comes in by `tick`. Laws:
   state of the run as of e.
 - **Common start.** An execution begins at a boundary of which every member can have the state. As long as the members
   stay the same, that is the last boundary. Each member has *pinned* the state of that boundary (it holds a view), and
-  keeps the pin of boundary e until the `Feed` of epoch e + 1 says that boundary e + 1 was reached by all. Where a
+  keeps the pin of boundary e until the `Feed` of epoch e + 1 arrives. (A `Feed` releases an epoch to a member, and has
+  the member's rows of the epoch. So the `Feed` of e + 1 says that all members have reached boundary e + 1.) Where a
   member was lost, or shards move to other members, an execution begins at the boundary of the published checkpoint, or,
-  with no checkpoint yet, at the very start of the run, without any state.
+  with no checkpoint yet, at the very start of the run, without any state. A run without a checkpoint path ends when a
+  member of an execution is lost.
 - **Fenced.** The coordinator drops messages of other executions, and of incarnations that are no members. A member is
   declared dead before its successor is started, and never becomes a member again (*no twins* of `membership`).
 - **Reported once.** An epoch is reported when it is complete for the first time, and never again, however often it is
@@ -45,8 +47,8 @@ the former owner still publishes are those of a prefix of the log, and never fol
 Phases (`phases`): *gathering* (members are started), *starting* (members go back to where the execution begins),
 *running*, *refusing* (a refusal is on its way to the log), *closed*.
 
-In the example messages come with their address: -3 is the supervisor, 1 the only worker. The worker joins, is ready in
-execution 1, and has then completed, in execution 1, all epochs before 1.
+In the example each message stands beside its address: -3 is the supervisor, 1 the incarnation of the only worker. The
+worker joins, is ready in execution 1, and has then completed, in execution 1, all epochs before 1.
 
 >>> from riverrun.engine.messages import Completed, JoinRun, Ready
 >>> coordinator = Coordinator(1)

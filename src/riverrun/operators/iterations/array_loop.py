@@ -1,15 +1,17 @@
 """Array loops: the actor of a node that runs a whole loop on arrays, whatever the loop does.
 
-`spread` and `pull` are such nodes. Their inputs are arrangements by no key, so all rows are on one worker. An epoch is
-one call of `run`: the actor hands the changes at the inputs to the arrays, has the loop run to its end, and sends the
-net change of the result. Laws:
+The actors of two nodes are subclasses: `spread`, where a best value spreads along edges, and `pull`, where every key
+pulls parts along its edges in each round. The inputs of such a node are arrangements by no key, so all rows are on one
+worker. An epoch is one call of `run`: the actor hands the changes at the inputs to the arrays (`stage`), has the loop
+run to its end (`converge`), and sends the net change of the result. Laws:
 
-- **Derived.** All that arrays have follows from the arrangements at the inputs. The node's own state is its result. The
-  first time that an actor is run, it takes all rows that there are, and compares the result with its state. So it makes
-  no difference which states were kept, and which were built anew.
+- **Derived.** All that the arrays hold follows from the arrangements at the inputs, so the only state of the node is
+  the result of the loop. The first time that an actor is run, it takes all rows at the inputs, and sends the difference
+  between its result and its state. So the result is the same whichever states were kept, and which were built anew.
 - **Once.** Each change at an input is handed over once.
 
-Cost: the first run of an actor, after a start or after an epoch that was refused, takes all rows.
+Cost: the first run of an actor, after a start or after an epoch that was refused, takes all rows, and reads the state.
+The subclasses say what a later run costs.
 """
 
 from __future__ import annotations
