@@ -367,8 +367,8 @@ def fetches_wait_at_the_first_round_after_a_loss() -> Any:
 
     def restore(self: Fetching, context: Any) -> None:
         original(self, context)
-        self._pending._blocks = [
-            replace(block, rounds=(0,) * len(block.rounds)) for block in self._pending.blocks()
+        self._waiting._blocks = [
+            replace(block, rounds=(0,) * len(block.rounds)) for block in self._waiting.blocks()
         ]
 
     return replaced(Fetching, "_restore", restore)
