@@ -278,7 +278,11 @@ def owners_are_forgotten() -> Any:
 
 @mutant
 def taking_over_leaves_no_record() -> Any:
-    return replaced(takeover, "_create", lambda some_log, position, data: True)
+    def create(self: Any, position: int, record: bytes) -> bool:
+        self._log.own(position)
+        return True
+
+    return replaced(takeover._Owner, "_create", create)
 
 
 @mutant
@@ -288,14 +292,14 @@ def who_was_put_out_collects() -> Any:
 
 @mutant
 def what_was_looked_at_first_is_gone_on_from() -> Any:
-    original = takeover._TakingOver._latest
+    original = takeover._Choice.newest
 
-    def latest(self: Any) -> Any:
-        if self._manifest is None:
-            return original(self)
-        return self._manifest
+    def newest(self: Any) -> Any:
+        if getattr(self, "looked_at", None) is None:
+            self.looked_at = original(self)
+        return self.looked_at
 
-    return replaced(takeover._TakingOver, "_latest", latest)
+    return replaced(takeover._Choice, "newest", newest)
 
 
 @mutant

@@ -42,7 +42,7 @@ from typing import Any
 
 from riverrun.engine.messages import Inputs, Parcel, Parcels, Recall
 from riverrun.state.shards import Shards
-from riverrun.storage.takeover import KEEP, PendingEpoch
+from riverrun.storage.replay import KEEP, PendingEpoch
 
 QUERIES = 16
 """Of so many queries of a stream the last batch is known."""
