@@ -306,7 +306,7 @@ class Cluster(CarriedRun):
 
     def _see_refused(self, epoch: int, error: BaseException) -> None:
         coordinator, log = self._coordinator, self._coordinator.log
-        if self._torn() or coordinator.phase is Phase.CLOSED:
+        if self._torn() or coordinator.is_over:
             return
         deadline = time.monotonic() + SETTLING
         self._stop_work(error)

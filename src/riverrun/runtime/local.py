@@ -50,7 +50,6 @@ from typing import Any
 
 from riverrun import interrupts
 from riverrun.engine.coordinator.failures import interrupted
-from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import make_resuming
 from riverrun.engine.instance import Maker
 from riverrun.engine.loop_rounds import LOOK, LoopRound
@@ -243,7 +242,7 @@ class LocalCluster(Cluster):
             coordinator.limit = 0
             deadline = time.monotonic() + LAST_CHECKPOINT
             try:
-                while not self._torn() and coordinator.phase is not Phase.CLOSED and self.poll():
+                while not self._torn() and not coordinator.is_over and self.poll():
                     if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
                         break
                     self._take_outcomes(wait=True)
@@ -293,7 +292,7 @@ class LocalCluster(Cluster):
                 or self._hurried
                 or interrupts.is_due()
                 or time.monotonic() > deadline
-                or self._coordinator.phase is Phase.CLOSED
+                or self._coordinator.is_over
             )
 
         self._pump(settled)
@@ -345,7 +344,7 @@ class LocalCluster(Cluster):
             if self._settling is None:
                 self._raise_interrupt()
                 interrupts.check()
-            if coordinator.phase is Phase.CLOSED:
+            if coordinator.is_over:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
                 return

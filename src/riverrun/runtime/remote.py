@@ -33,7 +33,6 @@ import pyarrow as pa
 
 from riverrun import interrupts
 from riverrun.engine.coordinator.membership import SILENCE
-from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
@@ -421,7 +420,7 @@ class RemoteCluster(Cluster):
     def _pump(self, done: Callable[[], bool]) -> None:
         coordinator = self._coordinator
         while not done():
-            if coordinator.phase is Phase.CLOSED:
+            if coordinator.is_over:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
                 self._check_open()
@@ -434,7 +433,7 @@ class RemoteCluster(Cluster):
 
     def _settle(self, done: Callable[[], bool], deadline: float) -> None:
         coordinator = self._coordinator
-        while not done() and coordinator.phase is not Phase.CLOSED:
+        while not done() and not coordinator.is_over:
             left = min(deadline - time.monotonic(), interrupts.SLICE)
             if left <= 0 or interrupts.is_due():
                 return
@@ -449,7 +448,7 @@ class RemoteCluster(Cluster):
 
     def _tick(self) -> None:
         with self._changed:
-            if self._coordinator.phase is Phase.CLOSED:
+            if self._coordinator.is_over:
                 return
             now = time.monotonic()
             members = list(self._coordinator.members)

@@ -79,7 +79,7 @@ from riverrun.engine.coordinator.epochs import OpenEpoch, OpenEpochs
 from riverrun.engine.coordinator.failures import closed_error, not_durable
 from riverrun.engine.coordinator.log_writer import LogWriter
 from riverrun.engine.coordinator.membership import Membership, MembershipChange, Policy
-from riverrun.engine.coordinator.phases import Phase, Reaction, Work, decide_reaction
+from riverrun.engine.coordinator.phases import AWAITED, Phase, Reaction, Work, decide_reaction
 from riverrun.engine.coordinator.publishing import Boundary, Publisher
 from riverrun.engine.coordinator.refusals import Refusals, ending_error
 from riverrun.engine.coordinator.shares import Dealer, InputRoute
@@ -227,6 +227,11 @@ class Coordinator:
         """The incarnations that take part, by index."""
         return self.membership.members
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.phase is Phase.CLOSED
+
     # ---- the client
 
     def submit(
@@ -285,7 +290,7 @@ class Coordinator:
 
     def close(self, error: RiverrunError | None = None) -> None:
         """End the run."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return
         self.phase = Phase.CLOSED
         self.error = error
@@ -314,20 +319,28 @@ class Coordinator:
 
     def receive(self, sender: int, message: Any) -> None:
         """Take a message in."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return
         if sender == STORAGE:
             self._on_outcome(message)
         elif self.membership.knows(sender):
             self.membership.hear(sender)
-            self._handlers[type(message)](sender, message)
+            if not self._is_late(message):
+                self._handlers[type(message)](sender, message)
         else:  # the sender was dismissed, and does not know (fenced)
             self._send(sender, LeaveRun())
+
+    def _is_late(self, message: Any) -> bool:
+        """Whether a message is of another execution, or not awaited in this phase any more."""
+        phases = AWAITED.get(type(message))
+        if phases is None:
+            return False
+        return message.execution != self.execution or self.phase not in phases
 
     def lost(self, member: int, why: str = "") -> None:
         """An incarnation is dead, or is to be thought so; `why` says what is known of its end."""
         membership = self.membership
-        if self.phase is Phase.CLOSED or not membership.knows(member):
+        if self.is_over or not membership.knows(member):
             return
         self._dismiss(member)
         if member not in membership.members:
@@ -343,7 +356,7 @@ class Coordinator:
 
     def tick(self, now: float | None = None) -> list[int]:
         """A tick has passed, and it is `now`, in seconds; return the incarnations that were too silent and are lost."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return []
         if now is not None:
             self.saver.clock(now)
@@ -409,8 +422,6 @@ class Coordinator:
             self._begin(self.completed, PINNED)
 
     def _on_ready(self, sender: int, message: Ready) -> None:
-        if message.execution != self.execution or self.phase is not Phase.STARTING:
-            return
         self._waiting.discard(sender)
         if self._waiting:
             return
@@ -424,8 +435,6 @@ class Coordinator:
         self._advance()
 
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
-        if message.execution != self.execution or self.phase is Phase.GATHERING:
-            return
         if is_outage(message.error):
             self._storage.read_failed(message.error)
         elif self.phase is not Phase.STARTING:
@@ -478,8 +487,6 @@ class Coordinator:
             self._dealer.prepare(entry, self.membership.shards)
 
     def _on_completed(self, sender: int, message: Completed) -> None:
-        if message.execution != self.execution or self.phase is not Phase.RUNNING:
-            return
         if message.epoch != self.released or message.epoch == self.completed:
             return
         if sender not in self._waiting:
@@ -527,8 +534,6 @@ class Coordinator:
 
     def _on_failed(self, sender: int, message: Failed) -> None:
         """Work of a member failed, or was interrupted: do what the table of `phases` says (*decided by a table*)."""
-        if message.execution != self.execution:
-            return
         epoch, error = message.epoch, message.error
         work = Work.INSTANCE if epoch is None else self._work_at(epoch)
         reaction = decide_reaction(self.phase, work, interrupted=error.code == INTERRUPTED)
@@ -559,7 +564,7 @@ class Coordinator:
 
     def refuse(self, epoch: int, error: RiverrunError) -> None:
         """Refuse an epoch that is under way or waits, if nobody was told that it is complete."""
-        if self.phase is Phase.CLOSED or not self.completed <= epoch < self.next:
+        if self.is_over or not self.completed <= epoch < self.next:
             return
         is_refused = self._epochs[epoch].refused
         if self.refusals.kind_of_work(epoch, self.reported, is_refused=is_refused) is Work.OPEN:
@@ -693,5 +698,5 @@ class Coordinator:
             self._on_recalled(instruction.position, outcome.result, error)
 
     def _check_open(self) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             raise closed_error(self.error)
