@@ -93,12 +93,14 @@ def gaps_are_ignored() -> Any:
 
 @mutant
 def completions_of_other_executions_count() -> Any:
-    original = Coordinator._on_completed
+    original = Coordinator._is_late
 
-    def on_completed(self: Coordinator, sender: int, message: m.Completed) -> None:
-        original(self, sender, m.Completed(self.execution, message.epoch))
+    def is_late(self: Coordinator, message: Any) -> bool:
+        if isinstance(message, m.Completed):
+            message = m.Completed(self.execution, message.epoch)
+        return original(self, message)
 
-    return replaced(Coordinator, "_on_completed", on_completed)
+    return replaced(Coordinator, "_is_late", is_late)
 
 
 @mutant
