@@ -37,12 +37,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Condition, Thread, current_thread
 from time import monotonic
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun import interrupts
+from riverrun.attributes import missing_attribute
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError
 from riverrun.forks import ProcessMark
 from riverrun.retry import persist
@@ -120,10 +121,8 @@ class Sink:
         `alive` tells whether the run is alive, `forget` takes the sink off the run's list, and `stop` ends the retries
         of `write`.
         """
-        self.name = name
-        """The output or state that the sink follows."""
-        self.place = place
-        """Where the sink writes to, as people are shown it."""
+        self._name = name
+        self._place = place
         self._most_epochs = MOST_EPOCHS
         self._most_bytes = MOST_BYTES
         self._write = write
@@ -144,6 +143,16 @@ class Sink:
         self._thread.start()
 
     # -- for people
+
+    @property
+    def name(self) -> str:
+        """The name of the output or state that the sink follows."""
+        return self._name
+
+    @property
+    def place(self) -> str:
+        """Where the sink writes to, as ``run.status()`` shows it."""
+        return self._place
 
     @property
     def epoch(self) -> int | None:
@@ -229,6 +238,11 @@ class Sink:
         elif self._closing:
             words.append("closed")
         return f"<Sink of {self.name!r} to {self.place}: {', '.join(words)}>"
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "sink", name, {"output": "sink.name"})
 
     # -- for the run
 
