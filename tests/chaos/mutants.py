@@ -284,7 +284,7 @@ def taking_over_leaves_no_record() -> Any:
         self._log.own(position)
         return True
 
-    return replaced(takeover._Owner, "_create", create)
+    return replaced(takeover._PathOwner, "_create", create)
 
 
 @mutant
@@ -294,14 +294,14 @@ def who_was_put_out_collects() -> Any:
 
 @mutant
 def what_was_looked_at_first_is_gone_on_from() -> Any:
-    original = takeover._Choice.newest
+    original = takeover._StartChoice.newest
 
     def newest(self: Any) -> Any:
         if getattr(self, "looked_at", None) is None:
             self.looked_at = original(self)
         return self.looked_at
 
-    return replaced(takeover._Choice, "newest", newest)
+    return replaced(takeover._StartChoice, "newest", newest)
 
 
 @mutant

@@ -13,6 +13,7 @@ from riverrun.engine.events import Events
 from riverrun.engine.instance import Maker
 from riverrun.engine.messages import Inputs, Parcels
 from riverrun.engine.reading import Portion
+from riverrun.engine.round_history import RoundHistory
 from riverrun.progress import Antichain
 from riverrun.runtime.carried import CarriedRun
 from riverrun.runtime.carriers import Carrier, ClusterRequest
@@ -28,6 +29,7 @@ class PlainRun(CarriedRun):
         self._waiting: list[Inputs] = []
         self._over: str | None = None
         self.events = Events()
+        self.rounds = RoundHistory()
 
     @property
     def epoch(self) -> int:

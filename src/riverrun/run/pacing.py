@@ -47,7 +47,8 @@ class Pacing:
         self._sinks = sinks
         self._changes = changes
         self._wait = wait
-        self._line = ProgressLine(name, cluster.touched, cluster.loops)
+        self.line = ProgressLine(name, cluster.touched, cluster.loops, cluster.rounds)
+        """What a terminal shows."""
         self._driver: Thread | None = None
         self._beginning = False  # whether a sink is about to be added
         self._driving = Lock()
@@ -60,7 +61,7 @@ class Pacing:
         self.hand_out()
         at = min(epoch, sinks.next) if sinks else epoch
         try:
-            with self._line.watching(at, rows):
+            with self.line.watching(at, rows):
                 cluster.wait(at)
         except BaseException as error:
             if cluster.closed or (

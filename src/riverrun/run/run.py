@@ -51,6 +51,7 @@ from riverrun.errors import PlanError, RiverrunError, SchemaError
 from riverrun.interrupts import deferred
 from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
+from riverrun.plan.loop_figures import loops_of
 from riverrun.plan.operator import Role
 from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
@@ -70,6 +71,7 @@ from riverrun.run.options import (
 )
 from riverrun.run.pacing import Pacing
 from riverrun.run.result import Result
+from riverrun.run.rounds import Rounds
 from riverrun.run.serve import Serving
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.function import Function
@@ -94,6 +96,7 @@ _ELSEWHERE = {
     "output": "outputs are declared before the run: flow.output(name, collection)",
     "input": "inputs are declared before the run: flow.input(name, schema)",
     "subscribe": "for_each_epoch(name, function)",
+    "iterations": "rounds(name)",
 }
 LAST_TURN = (
     5.0  # seconds that closing waits for its turn, where sinks are to be given the last epochs
@@ -115,6 +118,7 @@ class Run:
         self._hurried = False  # whether closing was interrupted
         self._inputs = {name: RunInput(node, plan) for name, node in plan.inputs.items()}
         self._readable = plan.readable
+        self._loops = loops_of(plan)
         self._sinks = SinkQueues()
         self._identity = identity_of(request.durability.get("checkpoint"))
         self._cluster: CarriedRun
@@ -397,6 +401,24 @@ class Run:
             )
         return self._cluster.events.list(kind)
 
+    def rounds(self, name: str, *, live: bool | None = None) -> Rounds:
+        """What each round of the loop called `name` did in the last epochs: rows touched, messages, and time.
+
+        The name is that of ``iterate(..., name="reach")`` or of `Dataflow.loop`; a loop without one is called
+        ``loop-1`` and so on, as `explain` shows, and a loop inside another one ``outer/inner``. Kept are the last 100
+        epochs in which the loop did anything, and of these no more than 20,000 rounds; a run that is resumed begins
+        with none.
+
+        With `live` = True, a terminal shows from now on what the loop does, in a line for each epoch; with False it no
+        longer does.
+        """
+        self._turn.check(f"tell the rounds of {show(name)}")
+        around = self._loops_around(name)
+        if live is not None:
+            check_flag(live, "live")
+            self._pacing.line.follow(name, on=live)
+        return Rounds(name, around, self._cluster.rounds.of(name))
+
     @in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number once the checkpoint is written."""
@@ -512,6 +534,18 @@ class Run:
             f"cannot {what} {show(name)}: the outputs are: {listed(self.plan.outputs) or 'none'}{states}",
             hint=hint,
             output=name,
+        )
+
+    def _loops_around(self, name: Any) -> tuple[str, ...]:
+        """The names of the loops around a loop."""
+        if isinstance(name, str) and name in self._loops:
+            return self._loops[name]
+        raise PlanError(
+            "plan.loop_unknown",
+            f"cannot tell the rounds of {show(name)}: the loops are: {listed(self._loops) or 'none'}",
+            hint='a loop has the name that it was given, iterate(..., name="reach"), or a number, which explain() '
+            "shows",
+            loop=name,
         )
 
     @property

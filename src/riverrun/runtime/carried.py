@@ -4,9 +4,9 @@ A carrier (`carriers`) starts a `CarriedRun`; `run.Run` calls it, and knows noth
 live. A server or a dashboard stands on the same seam. The members are grouped by what they are for, so that who only
 looks can name the group: `Submits` takes epochs in, `Waits` says what became of them, `Reads` gives results, `Paces`
 says how far epochs go, and `Serves` has what other processes and people need. Every carrier has the eleven abstract
-members, and `events`. The others have the answer of a plain carrier, one that works while a caller waits and has no
-log, no checkpoints and one worker. `cluster.Cluster`, the implementation that all carriers of Riverrun share, answers
-all of them. Laws:
+members, and the attributes `events` and `rounds`. The others have the answer of a plain carrier, one that works while a
+caller waits and has no log, no checkpoints and one worker. `cluster.Cluster`, the implementation that all carriers of
+Riverrun share, answers all of them. Laws:
 
 - **Logged first.** Where there is a log, `submit` returns when the input is in it; with ``logged=False`` it returns at
   once, and the caller waits for the log later (`await_log`).
@@ -18,7 +18,7 @@ all of them. Laws:
   *refused*, unless it is *complete* by then, or the storage does not answer. `standing` tells at any time which of
   these an epoch is.
 
-`tests/runtime/test_carried.py` has a carrier of one page with these twelve only, on which programs run.
+`tests/runtime/test_carried.py` has a carrier of one page with these only, on which programs run.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from riverrun.engine.events import Events
 from riverrun.engine.loop_rounds import LoopRound
 from riverrun.engine.messages import Inputs, Parcels
 from riverrun.engine.reading import Portion
+from riverrun.engine.round_history import RoundHistory
 from riverrun.errors import PlanError
 from riverrun.progress import Antichain
 from riverrun.runtime.frames import Frames
@@ -213,6 +214,8 @@ class Serves(ABC):
 
     events: Events
     """What has happened to the run."""
+    rounds: RoundHistory
+    """What the rounds of loops did in the last epochs that were submitted here."""
     frames: Frames | None = None
     """The engine of DataFrames that the workers live in, if they live in one."""
 

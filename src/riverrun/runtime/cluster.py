@@ -52,6 +52,7 @@ from riverrun.engine.messages import (
     Saved,
     Scaled,
 )
+from riverrun.engine.round_history import RoundHistory
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.plan.lineage import lineage_of
 from riverrun.runtime.carried import CarriedRun, Standing
@@ -115,6 +116,9 @@ class Cluster(CarriedRun):
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self.events = Events()
+        self.rounds = RoundHistory()
+        self._inherited = self._coordinator.next
+        """The epochs below this one were submitted to earlier owners of the path."""
         self._loops = LongLoops(self.events)
         self._logged = -1
         self._closed = False
@@ -447,6 +451,8 @@ class Cluster(CarriedRun):
         if kind is Reported:
             for note in message.notes:
                 self.events.add(**note)
+            if message.rounds and message.epoch >= self._inherited:
+                self.rounds.add(message.epoch, message.rounds)
         elif kind is Refused:
             self._errors[message.epoch] = message.error
             if message.inherited:

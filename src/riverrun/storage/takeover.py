@@ -204,15 +204,15 @@ class _Resumption:
 
 
 class _TakingOver:
-    """The steps of `take_over`, in the order that the law someone runs asks for: `_Choice` says where to go on from,
-    `_Owner` owns the path, and `_opening` tells what was found."""
+    """The steps of `take_over`, in the order that the law someone runs asks for: `_StartChoice` says where to go on from,
+    `_PathOwner` owns the path, and `_opening` tells what was found."""
 
     def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
         self._checkpoints = checkpoints
         self._log = log
         self._claim = claim
-        self._choice = _Choice(checkpoints, log, claim)
-        self._owner = _Owner(checkpoints, log, claim)
+        self._choice = _StartChoice(checkpoints, log, claim)
+        self._owner = _PathOwner(checkpoints, log, claim)
         self._looked_at = 0
         """The newest checkpoint when the path began to be taken over, for the last time; 0 where there was none."""
 
@@ -330,7 +330,7 @@ class _TakingOver:
         return error
 
 
-class _Choice:
+class _StartChoice:
     """Says where a run goes on from, and refuses what it cannot go on from."""
 
     def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
@@ -406,7 +406,7 @@ class _Choice:
             resumption.replay.check_inputs(self._claim.fingerprint, resumption.done)
 
 
-class _Owner:
+class _PathOwner:
     """Owns the path, by a record in the log."""
 
     def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
@@ -414,7 +414,7 @@ class _Owner:
         self._log = log
         self._claim = claim
 
-    def own(self, resumption: _Resumption, reader: _Choice | None) -> int:
+    def own(self, resumption: _Resumption, reader: _StartChoice | None) -> int:
         """Own the path; return the position of the ``opened`` record. Without a reader, records that the owner before
         has appended meanwhile are not read first."""
         replay = resumption.replay

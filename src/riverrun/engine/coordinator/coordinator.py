@@ -116,6 +116,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.errors import RiverrunError
+from riverrun.plan.loop_figures import LoopFigures, add_up
 from riverrun.retry import is_outage
 from riverrun.storage.takeover import Opening
 
@@ -176,6 +177,7 @@ class Coordinator:
         self._waiting: set[int] = set()
         """The members that have not answered yet: with `Ready` in a start, with `Completed` in an epoch."""
         self._notes: list[dict[str, Any]] = []
+        self._rounds: list[LoopFigures] = []
         self._idle_failures = 0
         self._dealer = Dealer(routes)
         self._epochs = OpenEpochs(start.epoch, start.offsets, keep)
@@ -475,7 +477,7 @@ class Coordinator:
             return
         self.released = completed + 1
         self._waiting = set(self.members)
-        self._notes = []
+        self._notes, self._rounds = [], []
         self._out += self._dealer.feeds(
             self.execution, completed, entry, self.members, self.membership.shards
         )
@@ -493,10 +495,12 @@ class Coordinator:
             return
         self._waiting.discard(sender)
         self._notes += message.notes
+        self._rounds += message.rounds
         if self._waiting:
             return
         epoch, self.completed = self.completed, self.released
         notes, self._notes = tuple(self._notes), []
+        rounds, self._rounds = add_up(self._rounds), []
         self._idle_failures = 0
         if self.opening is not None:
             self._epochs.drop_rows(epoch)
@@ -508,7 +512,7 @@ class Coordinator:
             if self.opening is not None and self.reported > self.refusals.acknowledged_before:
                 self._send(STORAGE, Acknowledge(self.opening.owner, self.reported))
             if not self._epochs[epoch].refused:
-                self._send(CLIENT, Reported(epoch, notes))
+                self._send(CLIENT, Reported(epoch, notes, rounds))
         self._forget()
         self._advance()
 

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Arranged, Arrangement, Context, so_far
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
@@ -53,6 +54,8 @@ class ArrayLoop(Arranged):
             arrangement.readers.append(partial(self.announced, port))
         self._came: dict[Timestamp, list[tuple[int, Changes]]] = {}
         self._began = False
+        self._rounds: list[RoundFigures] = []
+        """What the rounds did that were not told yet."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         """Take changes at an input."""
@@ -62,6 +65,14 @@ class ArrayLoop(Arranged):
         """Run the loop, and give what the result differs by from that of the last run: columns, and diffs. The first
         run gives all rows."""
         raise NotImplementedError
+
+    def measured(self) -> Sequence[RoundFigures]:
+        """What the rounds of the last `converge` did, in their order. Called once, after it."""
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        told, self._rounds = self._rounds, []
+        return told
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
         self.context.arrive(port, time)
@@ -81,6 +92,7 @@ class ArrayLoop(Arranged):
             for columns, diffs in self.converge()
             if len(diffs)
         ]
+        self._rounds += self.measured()
         if is_first:
             for rows in content_of(so_far(self.arrangement.spine, upper), time):
                 given.append(rows.with_columns([rows.columns[at] for at in self._order]).negate())
