@@ -204,7 +204,7 @@ class _Resumption:
 
 
 class _TakingOver:
-    """The steps of `take_over`, in the order that the law someone runs asks for: `_StartChoice` says where to go on from,
+    """The steps of `take_over`, in the order that the law someone runs asks for: `_StartChoice` says where to begin,
     `_PathOwner` owns the path, and `_opening` tells what was found."""
 
     def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
