@@ -67,6 +67,10 @@ class Arrange(Operator):
     def copied_by(self) -> tuple[str, ...]:
         return self.key
 
+    @property
+    def arranged_by(self) -> tuple[tuple[str, ...], tuple[Order, ...]]:
+        return self.key, self.order
+
     def describe(self) -> str:
         by = ", ".join(self.key) or "nothing"
         order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)

@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.progress import Antichain, Summary, Timestamp
-from riverrun.state import Schema, Spine
+from riverrun.state import Order, Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.shards import Shards
@@ -269,6 +269,22 @@ class Operator:
     def copied_by(self) -> Sequence[str] | None:
         """Where the state is a copy of all rows that were taken: the columns by which these are split among workers.
         None where the state is something else."""
+        return None
+
+    def without_state(self) -> Operator | None:
+        """An operator that gives the same changes outside of loops, and keeps no state, for nodes whose arrangement
+        nobody reads; None where there is no such operator, or where it would do more work."""
+        return None
+
+    @property
+    def arranged_by(self) -> tuple[Sequence[str], Sequence[Order]] | None:
+        """The key of the arrangement in which all rows given are, and the order of rows within a key; None where there
+        is no such arrangement."""
+        return None
+
+    def over_arrangement(self) -> Operator | None:
+        """The operator that does to an arrangement what this one does to changes, without keeping rows; None where
+        there is no such operator."""
         return None
 
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:

@@ -16,7 +16,7 @@ node that runs the whole loop on arrays is another way. Laws:
 >>> best = rr.loops.least("label")
 >>> flow.output("labels", labels.iterate_delta(send(labels), key="node", send=send, better=best))
 >>> written = flow._builder.build()
->>> taken = optimized(written)
+>>> taken = with_ways_taken(written)
 >>> len(written.scopes), {node.scope.path for node in taken.nodes}
 (2, {''})
 """
@@ -29,7 +29,7 @@ from dataclasses import replace
 from riverrun.plan.plan import Choice, Node, Plan, Port
 
 
-def optimized(plan: Plan) -> Plan:
+def with_ways_taken(plan: Plan) -> Plan:
     """The plan with one way for each choice."""
     while plan.choices:
         plan = _taken(plan, plan.choices[0])  # which renumbers what is left
@@ -106,7 +106,7 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         for each in plan.choices
         if each.leave.node in places and each.instead.node in places
     )
-    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential)
+    return replace(plan, nodes=nodes, choices=choices)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:
