@@ -4,6 +4,7 @@ Laws:
 
 - **Same program, same text.** The text depends on the plan alone.
 - **A line for each node.** Each node has one line; its inputs stand above it.
+- **Reasons.** What the optimizer has changed stands in the summary, with what was not chosen (`Plan.reasons`).
 - **Harmless text.** The user's texts (names, expressions, lines of source) are shown on one line each, without control
   characters.
 
@@ -34,7 +35,7 @@ Cost: linear in nodes and edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from riverrun.plan.operator import Role
 from riverrun.plan.picture.figure import (
@@ -47,6 +48,7 @@ from riverrun.plan.picture.figure import (
     short_name,
     source_of,
 )
+from riverrun.plan.placement import staying
 from riverrun.plan.plan import Node, Plan, Port, Scope
 
 LONGEST = 160  # of what a node does, in characters
@@ -104,9 +106,7 @@ class _Explained:
             )
         moving = [node for node in self.order if node.operator.role is Role.EXCHANGE]
         if moving:
-            facts["exchange"] = (
-                f"rows move between workers at {_many(len(moving), 'node')}: {self._numbers(moving)}"
-            )
+            facts["exchange"] = self._exchanges(moving)
         if self.chains:
             many = sum(map(len, self.chains))
             facts["fused"] = (
@@ -118,11 +118,40 @@ class _Explained:
                 f"{self._numbers(marked)} and what lies behind depend on how rows arrive; "
                 "their results leave once the epoch is durable"
             )
+        for kind, said in self._reasons().items():
+            facts[kind] = "; ".join(said)
         wide = max(map(len, facts), default=0)
         return [
             f"{one_line(self.plan.name)}: {', '.join(counts)}",
             *(f"  {name:<{wide}}  {fact}" for name, fact in facts.items()),
         ]
+
+    def _exchanges(self, exchanges: Sequence[Node]) -> str:
+        """Where rows move, and where they lie already."""
+        stay = staying(self.plan)
+        moving = [node for node in exchanges if node.number not in stay]
+        staying_there = [node for node in exchanges if node.number in stay]
+        said = "rows move between workers at no node"
+        if moving:
+            many = _many(len(moving), "node")
+            said = f"rows move between workers at {many}: {self._numbers(moving)}"
+        if staying_there:
+            said += f"; at {self._numbers(staying_there)} they lie there already"
+        return said
+
+    def _reasons(self) -> dict[str, list[str]]:
+        """What the optimizer has changed, by kind of rewrite: the nodes, the reason, and what was not chosen."""
+        told: dict[str, list[str]] = {}
+        for reason in self.plan.reasons:
+            known = [
+                self.plan.by_name[name]
+                for name in dict.fromkeys(reason.nodes)
+                if name in self.plan.by_name
+            ]
+            if known:
+                said = f"{self._numbers(known)}: {reason.text} (instead: {reason.instead})"
+                told.setdefault(reason.kind, []).append(one_line(said))
+        return told
 
     def _table(self) -> list[str]:
         rows: list[tuple[str, ...]] = [("#", "", "node", "from", "line", "does")]

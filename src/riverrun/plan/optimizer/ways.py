@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from riverrun.plan.plan import Choice, Node, Plan, Port
+from riverrun.plan.plan import Choice, Node, Plan, Port, Reason
 
 
 def with_ways_taken(plan: Plan) -> Plan:
@@ -51,7 +51,15 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
     gone = _idle(nodes, {*inside, choice.leave.node})
-    return without(replace(plan, nodes=tuple(nodes)), gone)
+    kept = [number for number in inside if nodes[number].operator.keeps_state]
+    reason = Reason(
+        "arrays",
+        (nodes[choice.instead.node].name,),
+        f"the loop {choice.loop.path.rstrip('/')!r}, all rounds of an epoch in one step",
+        f"{len(inside)} nodes in each round, {len(kept)} of which keep the changes of all rounds",
+    )
+    reasons = (*plan.reasons, reason)
+    return without(replace(plan, nodes=tuple(nodes), reasons=reasons), gone)
 
 
 def _is_seen(plan: Plan, choice: Choice) -> bool:
