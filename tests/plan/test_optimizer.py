@@ -18,7 +18,7 @@ from riverrun.plan.diff import StoredProgram, compare, states_of
 from riverrun.plan.explain import explain
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.optimizer import REWRITES, optimized
-from riverrun.plan.plan import Plan
+from riverrun.plan.plan import Plan, Port
 from tests.frontends.collections.checking import (
     Comparison,
     Rows,
@@ -143,9 +143,10 @@ def test_random_loops_give_the_same_rows_with_each_rewrite(monkeypatch: pytest.M
         for _ in range(3):
             changes.append(drawn.epoch(source, 4))
             there.append(list(drawn.there.elements()))
-        program = draw_sum(source, depth=1 + seed % 2)
-        while not rests(program, there) or not is_on(build(program, EDGES).plan):
-            program = draw_sum(source, depth=1 + seed % 2)
+        wanted, depth = ("hoisted", "unread")[seed % 2], 1 + seed // 2 % 2
+        program = draw_sum(source, depth)
+        while wanted not in is_on(build(program, EDGES).plan) or not rests(program, there):
+            program = draw_sum(source, depth)
         met.update(is_on(build(program, EDGES).plan).keys())
         for kinds in ((), (*REWRITES,)):
             workers = source.choice((1, 2, 3))
@@ -204,8 +205,27 @@ def test_what_is_read_named_or_a_users_function_is_kept() -> None:
             "applied": applied.filter(pl.col("n") > 1),
         }
 
-    assert not is_on(build(program, SCHEMAS).plan)
+    assert "unread" not in is_on(build(program, SCHEMAS).plan)
     assert "mine" in states(program)
+
+
+def test_equal_rows_travel_as_one_to_where_they_are_added_up() -> None:
+    flow = rr.Dataflow("added")
+    shops = flow.input("shops", {"shop": pl.Int64, "city": pl.String}, key="shop")
+    sales = flow.input("sales", {"shop": pl.Int64, "price": pl.Int64})
+    flow.output("dear", sales.group_by("shop").agg(most=rr.max("price")).join(shops, on="shop"))
+    flow.output(
+        "mapped", sales.map_batches(lambda rows: rows, {"shop": pl.Int64, "price": pl.Int64})
+    )
+    plan = flow.plan
+    behind = {
+        taker.operator.kind: node.operator.as_exchange.adds_before
+        for node in plan.nodes
+        if node.operator.as_exchange is not None
+        for taker, _ in plan.consumers[Port(node.number)]
+    }
+    # The commands of a keyed input are each for itself: the last one counts.
+    assert behind == {"upsert": False, "arrange": True}
 
 
 # -- the same states

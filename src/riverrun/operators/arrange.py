@@ -116,6 +116,10 @@ class Consolidate(Operator):
         return True
 
     @property
+    def adds_rows_up(self) -> bool:
+        return True
+
+    @property
     def takes_back(self) -> bool:
         return False
 

@@ -16,7 +16,7 @@ Cost: by key and by row, hashing the key and cutting the batch in as many parts 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -40,6 +40,9 @@ class Exchange(Exchanging):
     @property
     def adds_before(self) -> bool:
         return self.combine
+
+    def adding_before(self) -> Exchange | None:
+        return replace(self, combine=True) if self.goes_by_content else None
 
     @property
     def goes_by_content(self) -> bool:

@@ -230,6 +230,12 @@ class Operator:
         return self.keeps_state
 
     @property
+    def adds_rows_up(self) -> bool:
+        """Whether the operator adds equal rows of one time up before it does anything else with them. So it makes no
+        difference whether equal rows come as one."""
+        return self.copied_by is not None
+
+    @property
     def takes_back(self) -> bool:
         """Whether a change with a negative diff may be given for changes that all came with positive diffs."""
         return self.adds_up
@@ -354,6 +360,10 @@ class Exchanging(Operator):
     def adds_before(self) -> bool:
         """Whether equal rows may be added up before they travel."""
         return False
+
+    def adding_before(self) -> Exchanging | None:
+        """The same exchange, which adds equal rows up before they travel; None where there is no such exchange."""
+        return None
 
     @property
     def goes_by_content(self) -> bool:

@@ -5,7 +5,8 @@ resumes, do the same. The rewrites, in their order, each a module:
 
 - `ways` takes one of several ways to the same rows;
 - `hoisting` makes an arrangement of what a loop does not change once, outside, for all loops that read it;
-- `unread` does not keep results that nobody reads.
+- `unread` does not keep results that nobody reads;
+- `adding` adds equal rows up before they travel.
 
 (`plan.placement` leaves out exchanges that move nothing, when it is known how many workers there are.) Laws:
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from riverrun.plan.optimizer.adding import adding_before
 from riverrun.plan.optimizer.hoisting import hoisted
 from riverrun.plan.optimizer.unread import without_unread
 from riverrun.plan.optimizer.ways import with_ways_taken
@@ -32,6 +34,7 @@ __all__ = ["REWRITES", "optimized"]
 REWRITES: Mapping[str, Callable[[Plan], Plan]] = {
     "hoisted": hoisted,
     "unread": without_unread,
+    "added up": adding_before,
 }
 """The rewrites that keep the identities of a program, by the kind of their reasons, in the order in which they are
 done."""
