@@ -65,10 +65,13 @@ class GroupPart:
     schema: pa.Schema
     """The columns that the part computes."""
 
-    is_cheap: ClassVar[bool] = False
-    """Whether results are computed as quickly as they are looked up, and no function of the user's is called."""
     keeps: tuple[str, ...] = ()
     """The columns that a user's function promises to keep besides the key (`operators.kept`)."""
+
+    @property
+    def is_count(self) -> bool:
+        """Whether all columns are the number of rows in the group, or there are no columns."""
+        return False
 
     @property
     def code(self) -> str:
@@ -151,7 +154,10 @@ class Present(GroupPart):
     """Says which keys have a row: distinct."""
 
     input: int = 0
-    is_cheap: ClassVar[bool] = True
+
+    @property
+    def is_count(self) -> bool:
+        return True
 
     @property
     def schema(self) -> pa.Schema:
@@ -317,7 +323,10 @@ class Sums(GroupPart):
     """Whether amounts have slots; without slots the only amount is the count."""
     scales: Mapping[int, int] = field(default_factory=dict)
     """Of amounts that are decimals, how many digits are behind the point."""
-    is_cheap: ClassVar[bool] = True
+
+    @property
+    def is_count(self) -> bool:
+        return not self.slots
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         selection = view.lookup(keys, time)
@@ -465,7 +474,6 @@ class FirstRows(GroupPart):
     schema: pa.Schema
     columns: tuple[str, ...]
     k: int = 1
-    is_cheap: ClassVar[bool] = True
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         selection = view.first(keys, time, self.k)

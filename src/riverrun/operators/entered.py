@@ -33,6 +33,10 @@ class Entered(Operator):
     steps_out: ClassVar[int] = -1
     reads_arrangements: ClassVar[bool] = True
 
+    @property
+    def passes_arrangement(self) -> bool:
+        return True
+
     def summary(self, depth: int) -> Summary:
         return Summary.enter(depth)
 

@@ -13,7 +13,7 @@ Cost: for each change of a batch, the rows of the other side with its key; not t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +81,11 @@ class Join(Operator):
             keys |= moved_keys(each.keys, origin)
         return keys
 
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        if taken is None:
+            return None
+        return {name for side, name in map(self.columns.__getitem__, taken) if side == at}
+
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The left side only, where both are there: its content then meets all content of the right side."""
         return (0,) if len(arrangements) == 2 else ()
@@ -99,7 +104,10 @@ class Joiner(Actor):
         assert isinstance(right, Arranged)
         self._sides = (left.arrangement, right.arrangement)
         schemas = [side.spine.schema for side in self._sides]
-        self._columns = [(side, schemas[side].positions[name]) for side, name in operator.columns]
+        # A column that a side does not have is one that no taker looks at (`plan.optimizer.narrowing`).
+        self._columns = [
+            (side, schemas[side].positions.get(name, -1)) for side, name in operator.columns
+        ]
         self._itself = self._sides[0] is self._sides[1]
         if self._itself:
             self._sides[0].keeps_before = True

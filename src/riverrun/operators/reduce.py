@@ -33,14 +33,13 @@ from riverrun.operators.aggregates import (
     Evaluated,
     GroupPart,
     Ints,
-    Sums,
     counted_changes,
     evaluate_parts,
     take_keys,
 )
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.operators.kept import describe_kept, row_placement
-from riverrun.operators.unkept import UnkeptReducer
+from riverrun.operators.unkept import UnkeptCounter
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -124,12 +123,13 @@ class Reduce(Operator):
         return placed
 
     def without_state(self) -> Reduce | None:
-        if not self.is_kept or not all(part.is_cheap for part in self.parts):
-            return None
-        return replace(self, is_kept=False)
+        is_count = len(self.parts) == 1 and self.parts[0].is_count
+        return replace(self, is_kept=False) if is_count and self.is_kept else None
 
     def start(self, context: Context) -> Actor:
-        return Reducer(context, self) if self.is_kept else UnkeptReducer(context, self.parts)
+        if self.is_kept:
+            return Reducer(context, self)
+        return UnkeptCounter(context, len(self.parts[0].schema))
 
 
 class Grouper(Arranged):
@@ -258,9 +258,7 @@ class Reducer(Grouper):
         self._parts = operator.parts
         # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
         (only, *others) = operator.parts
-        self._counts = (
-            not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
-        )
+        self._counts = not others and only.is_count and self.node.depth == 1
         self._came: dict[Timestamp, Ints] = {}
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:

@@ -149,6 +149,7 @@ class _Explained:
                 if name in self.plan.by_name
             ]
             if known:
+                known.sort(key=lambda node: self.at[node.number])
                 said = f"{self._numbers(known)}: {reason.text} (instead: {reason.instead})"
                 told.setdefault(reason.kind, []).append(one_line(said))
         return told

@@ -20,7 +20,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -288,6 +288,16 @@ class Operator:
         is no such arrangement."""
         return None
 
+    @property
+    def passes_arrangement(self) -> bool:
+        """Whether the operator shows the arrangement at its only input to readers elsewhere, as it is."""
+        return False
+
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        """The columns of the arrangement at input `at` that are read where takers look at the columns `taken` of the
+        output (None: at all); None where all may be read."""
+        return None
+
     def over_arrangement(self) -> Operator | None:
         """The operator that does to an arrangement what this one does to changes, without keeping rows; None where
         there is no such operator."""
@@ -360,6 +370,13 @@ class Exchanging(Operator):
     def adds_before(self) -> bool:
         """Whether equal rows may be added up before they travel."""
         return False
+
+    def of_picked(
+        self, positions: Sequence[int], schema: pa.Schema
+    ) -> tuple[Linear, Exchanging] | None:
+        """An operator that picks columns of the rows, which have this schema, and the exchange that sends the picked
+        rows where this one sends the whole rows; None where it depends on other columns where a row goes."""
+        return None
 
     def adding_before(self) -> Exchanging | None:
         """The same exchange, which adds equal rows up before they travel; None where there is no such exchange."""

@@ -60,6 +60,7 @@ from riverrun.operators.shared.rules import as_time
 from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.plan.operator import Role
+from riverrun.plan.optimizer import narrowed
 from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
@@ -178,6 +179,8 @@ class Run:
             workers = carrier.suitable_workers(options.on)
         check_on(options, carrier, workers)
         budget = as_bytes(options.memory)
+        if options.checkpoint is None:
+            plan = narrowed(plan)
         make_ready(kernels_of(plan))
         self.plan = plan
         self._mark = ProcessMark()

@@ -8,6 +8,10 @@ resumes, do the same. The rewrites, in their order, each a module:
 - `unread` does not keep results that nobody reads;
 - `adding` adds equal rows up before they travel.
 
+A run that stores no state has its plan rewritten further:
+
+- `narrowing` drops columns that nobody reads.
+
 (`plan.placement` leaves out exchanges that move nothing, when it is known how many workers there are.) Laws:
 
 - **Same rows.** Every output has the same rows at every epoch, with any number of workers.
@@ -25,11 +29,12 @@ from dataclasses import replace
 
 from riverrun.plan.optimizer.adding import adding_before
 from riverrun.plan.optimizer.hoisting import hoisted
+from riverrun.plan.optimizer.narrowing import narrowed
 from riverrun.plan.optimizer.unread import without_unread
 from riverrun.plan.optimizer.ways import with_ways_taken
 from riverrun.plan.plan import Plan
 
-__all__ = ["REWRITES", "optimized"]
+__all__ = ["REWRITES", "narrowed", "optimized"]
 
 REWRITES: Mapping[str, Callable[[Plan], Plan]] = {
     "hoisted": hoisted,

@@ -59,7 +59,10 @@ def _constant(draft: Draft) -> list[_Constant]:
             constant = _entered(draft, node)
             if constant is not None:
                 found[node.number] = constant
-    outside = {*found, *(node.number for node in draft.nodes.values() if _is_entered(node))}
+    outside = {
+        *found,
+        *(node.number for node in draft.nodes.values() if node.operator.passes_arrangement),
+    }
     return [
         each
         for number, each in found.items()
@@ -68,10 +71,6 @@ def _constant(draft: Draft) -> list[_Constant]:
             for reader, _ in draft.takers(Port(number))
         )
     ]
-
-
-def _is_entered(node: Node) -> bool:
-    return node.operator.reads_arrangements and node.operator.steps_out < 0
 
 
 def _entered(draft: Draft, index: Node) -> _Constant | None:

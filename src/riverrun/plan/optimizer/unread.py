@@ -1,13 +1,13 @@
-"""Unread results: a group whose result nobody reads as an arrangement sends it, and does not keep it.
+"""Unread results: a count whose result nobody reads as an arrangement sends it, and does not keep it.
 
 A group keeps its result as an arrangement, which joins, further groups by the same key, and outputs read in place of an
 arrangement of their own. Where there is no such reader, the arrangement would only tell the group which result it gave
-before; most results are computed from the rows of the group as quickly (`Operator.without_state`). Law:
+before. Counts, and `distinct`, know that without it (`Operator.without_state`). Law:
 
 - **Same changes.** Takers are given the same changes at the same times.
 
-Results stay kept in loops, where changes of several rounds meet; of groups that a user has named, whose states the user
-looks at; and of functions of a user's, which are not called twice.
+Results stay kept in loops, where changes of several rounds meet, and of groups that a user has named, whose states the
+user looks at.
 """
 
 from __future__ import annotations
