@@ -315,6 +315,18 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_made_without_rewrites(
 # -- told
 
 
+def test_explain_of_a_run_counts_the_rows_of_states() -> None:
+    with build(two_loops, SCHEMAS).run() as run:
+        run.insert("edges", [(n, n + 1) for n in range(7)])
+        run.commit()
+        assert "rows" not in run.explain().split("hoisted")[1].split("(instead")[1].split(")")[0]
+        text = run.explain(rows=True)
+    (line,) = [line for line in text.splitlines() if line.startswith("  hoisted")]
+    assert line.endswith("(instead: arranged once more in each loop; 7 rows there)")
+    (kept,) = [line for line in text.splitlines() if "arrange by src; 7 rows; shared by" in line]
+    assert kept
+
+
 def test_explain_says_what_was_done_and_what_was_not_chosen() -> None:
     text = explain(build(two_loops, SCHEMAS).plan)
     (hoisted,) = [line for line in text.splitlines() if line.startswith("  hoisted")]

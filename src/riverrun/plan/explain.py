@@ -2,7 +2,7 @@
 
 Laws:
 
-- **Same program, same text.** The text depends on the plan alone.
+- **Same program, same text.** The text depends on the plan alone, and on the rows of states where these are given.
 - **A line for each node.** Each node has one line; its inputs stand above it.
 - **Reasons.** What the optimizer has changed stands in the summary, with what was not chosen (`Plan.reasons`).
 - **Harmless text.** The user's texts (names, expressions, lines of source) are shown on one line each, without control
@@ -35,7 +35,7 @@ Cost: linear in nodes and edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from riverrun.plan.operator import Role
 from riverrun.plan.picture.figure import (
@@ -57,19 +57,20 @@ LONGEST = 160  # of what a node does, in characters
 # -- text
 
 
-def explain(plan: Plan) -> str:
-    """The plan as text.
+def explain(plan: Plan, rows: Mapping[str, int] | None = None) -> str:
+    """The plan as text; with the `rows` of each state, by name, where these are known.
 
     First comes a summary. Then each node has a line: the node's number in this text, a mark, its name, the numbers of
     its inputs, the user's line, the work of its operator, and remarks. At the end are the meanings of the marks and the
     user's lines of source. Loops are indented, under a line that says how long they go on.
     """
-    return _Explained(plan).text()
+    return _Explained(plan, rows or {}).text()
 
 
 class _Explained:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rows: Mapping[str, int]) -> None:
         self.plan = plan
+        self.rows = rows
         self.figure = Figure(plan)
         self.order = in_order(plan)
         self.at = {node.number: at for at, node in enumerate(self.order)}
@@ -150,7 +151,11 @@ class _Explained:
             ]
             if known:
                 known.sort(key=lambda node: self.at[node.number])
-                said = f"{self._numbers(known)}: {reason.text} (instead: {reason.instead})"
+                sizes = [self.rows[node.name] for node in known if node.name in self.rows]
+                measured = f"; {_rows(sum(sizes))} there" if sizes else ""
+                said = (
+                    f"{self._numbers(known)}: {reason.text} (instead: {reason.instead}{measured})"
+                )
                 told.setdefault(reason.kind, []).append(one_line(said))
         return told
 
@@ -203,6 +208,8 @@ class _Explained:
         return number if port.output == 0 else f"{number}.{port.output}"
 
     def _notes(self, node: Node) -> Iterable[str]:
+        if node.name in self.rows:
+            yield _rows(self.rows[node.name])
         readers = self._readers(node)
         if len(readers) > 1:
             yield f"shared by {self._numbers(readers)}"
@@ -256,6 +263,10 @@ def _down_to(scope: Scope, outer: Scope) -> list[Scope]:
 def _by_line(place: str) -> tuple[str, int]:
     file, _, line = place.rpartition(":")
     return file, int(line) if line.isdecimal() else 0
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
 def _indent(depth: int) -> str:

@@ -827,9 +827,14 @@ class Run:
         self._pacing.finish_released()
         self._cluster.scale(workers)
 
-    def explain(self) -> str:
-        """The plan, as text."""
-        return explain(self.plan)
+    def explain(self, *, rows: bool = False) -> str:
+        """The plan, as text. With `rows`, also how many changes each state keeps, which is what the optimizer's choices
+        save or cost."""
+        check_flag(rows, "rows")
+        if not rows:
+            return explain(self.plan)
+        states = self.status()["states"]
+        return explain(self.plan, {name: figures["rows"] for name, figures in states.items()})
 
     def _repr_html_(self) -> str:
         status = self.status()
