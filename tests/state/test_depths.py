@@ -9,7 +9,6 @@ import pytest
 
 from riverrun.progress import Antichain
 from riverrun.state import Schema, Spine
-from riverrun.state.depths import batch_at_depth, view_at_depth
 from riverrun.state.view import View
 
 SCHEMA = Schema.of({"k": pa.int64()}, {"v": pa.string()})
@@ -37,8 +36,8 @@ def rows(view: View, time: tuple[int, ...]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_view_reads_the_same_at_another_depth(seed: int) -> None:
     outside = spine_of(seed).view()
-    inside = view_at_depth(outside, 3)
-    again = view_at_depth(inside, 1)
+    inside = outside.at_depth(3)
+    again = inside.at_depth(1)
     assert inside.since == Antichain([(0, 0, 0)])
     assert inside.upper == Antichain([(12, 0, 0)])
     assert (again.since, again.upper) == (outside.since, outside.upper)
@@ -51,7 +50,7 @@ def test_a_view_reads_the_same_at_another_depth(seed: int) -> None:
 def test_blocks_at_another_depth_are_other_blocks() -> None:
     """A checkpoint knows blocks by their identifiers, and their times are in their files."""
     for batch in spine_of(1).view().batches:
-        for block, other in zip(batch.blocks, batch_at_depth(batch, 2).blocks, strict=True):
+        for block, other in zip(batch.blocks, batch.at_depth(2).blocks, strict=True):
             assert block.uid != other.uid
             assert other.times == tuple((*time, 0) for time in block.times)
 
@@ -60,4 +59,4 @@ def test_rounds_after_the_first_are_not_left_out() -> None:
     spine = Spine("some", SCHEMA, depth=2)
     spine.insert(pa.table({"k": [1], "v": ["a"]}), time=(0, 1))
     with pytest.raises(ValueError, match="rounds after the first"):
-        view_at_depth(spine.view(), 1)
+        spine.view().at_depth(1)

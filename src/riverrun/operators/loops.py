@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
-from riverrun.operators.entered import Entered
+from riverrun.operators.enter_index import EnterIndex
 from riverrun.operators.linear import Projects, _exactly
 from riverrun.plan.operator import Actor, Context, Linear, Operator, Role, hold
 from riverrun.progress import Antichain, Summary, Timestamp
@@ -55,8 +55,8 @@ class Enter(Linear):
         below = "" if self.limit is None else f", below {self.limit}"
         return f"enter by priority{_exactly(self.at)}{below}"
 
-    def over_arrangement(self) -> Entered | None:
-        return Entered() if self.at is None else None
+    def over_arrangement(self) -> EnterIndex | None:
+        return EnterIndex() if self.at is None else None
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:

@@ -19,7 +19,7 @@ Otherwise the run is refused, with the differences and with what would be needed
   that the run goes on from. Workers rename the states when they read this checkpoint. So all that workers pin,
   send and save has the names of the new program, also at the boundary at which the run began.
 - **At its depth.** A state that the optimizer has moved out of a loop, or into one, since the checkpoint was made is
-  read at the times of its new place (`state.depths`).
+  read at the times of its new place (`View.at_depth`).
 - **Filled once.** States that are built anew are built by instances that begin at `Resume.epoch`, before the
   checkpoint's own epoch is run. Later boundaries hold what the new program made.
 - **A checkpoint of its own.** The checkpoint that a changed program goes on from is not a checkpoint of that program.
@@ -37,7 +37,6 @@ from riverrun.engine.messages import MakeInstance
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.plan.diff import BackfillRoutes, Comparison, StoredProgram, compare, states_of
 from riverrun.plan.plan import Plan
-from riverrun.state.depths import view_at_depth
 from riverrun.state.view import View
 from riverrun.storage.manifest import Manifest
 from riverrun.storage.takeover import Continuation
@@ -68,7 +67,7 @@ class Resume:
         for name, old in self.keep.items():
             view = states[old]
             if name in self.depths:
-                view = view_at_depth(view, self.depths[name])
+                view = view.at_depth(self.depths[name])
             translated[name] = view if name == old else replace(view, name=name)
         return translated
 

@@ -9,7 +9,7 @@ read. Laws:
 - **Same rows.** Readers are given the same batches, at the same times. The arrangement outside has as of t what the one
   inside had as of t and every round.
 - **Same states.** A checkpoint in which the state is inside a loop serves a plan that has it outside, since the rows
-  are the same and all in round 0 (`plan.diff`, `state.depths`).
+  are the same and all in round 0 (`plan.diff`, `View.at_depth`).
 - **One side in the loop.** A node all of whose arrangements are from outside keeps them inside. (In a backfill each of
   them would be announced as a whole, and pairs would be made twice.)
 

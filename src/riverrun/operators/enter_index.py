@@ -1,11 +1,11 @@
-"""Entered: an arrangement outside of a loop, as it is seen from inside.
+"""Enter index: an arrangement outside of a loop, as it is seen from inside.
 
 What does not depend on a loop is the same in all of its rounds. So its arrangement need not be made once more inside:
-the optimizer puts an `Entered` between an arrangement outside and the readers inside (`plan.optimizer.hoisting`), as an
-`Enter` (`operators.loops`) stands between changes outside and those inside. Several loops, and steps outside of all
-loops, then read one arrangement. Laws:
+the optimizer puts an `EnterIndex` between an arrangement outside and the readers inside (`plan.optimizer.hoisting`),
+as an `Enter` (`operators.loops`) stands between changes outside and those inside. Several loops, and steps outside of
+all loops, then read one arrangement. Laws:
 
-- **Round 0.** Readers see each change of time t at t with round 0 (`state.depths`).
+- **Round 0.** Readers see each change of time t at t with round 0 (`View.at_depth`).
 - **No rows.** It keeps no rows: readers find those of the arrangement outside.
 
 Cost: some microseconds for each batch that is appended outside.
@@ -20,12 +20,12 @@ from riverrun.plan.operator import Actor, Arranged, Arrangement, Context, Operat
 from riverrun.progress import Summary, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
-from riverrun.state.depths import batch_at_depth, frontier_at_depth, time_at_depth
+from riverrun.state.times import frontier_at_depth, time_at_depth
 from riverrun.state.view import View
 
 
 @dataclass(frozen=True)
-class Entered(Operator):
+class EnterIndex(Operator):
     """Brings an arrangement into a loop."""
 
     kind: ClassVar[str] = "index"
@@ -44,10 +44,10 @@ class Entered(Operator):
         return "enter, as an index"
 
     def start(self, context: Context) -> Actor:
-        return EnteredArrangement(context)
+        return EnteredIndex(context)
 
 
-class EnteredArrangement(Arranged):
+class EnteredIndex(Arranged):
     """An arrangement outside of a loop on a worker, for readers inside."""
 
     def __init__(self, context: Context) -> None:
@@ -91,7 +91,7 @@ class _Inside(Arrangement):
         """A batch as it is seen inside; the same object for the same batch."""
         entered = self._batches.get(batch)
         if entered is None:
-            entered = self._batches[batch] = batch_at_depth(batch, self.depth)
+            entered = self._batches[batch] = batch.at_depth(self.depth)
         return entered
 
     def view(self) -> View:
