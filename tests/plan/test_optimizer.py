@@ -312,6 +312,40 @@ def test_a_run_goes_on_from_a_checkpoint_that_was_made_without_rewrites(
                 )
 
 
+def longer(least: int) -> Callable[..., Any]:
+    """A loop whose step was changed, and a count that was added, over edges that are kept outside of the loop alone."""
+
+    def program(edges: Any, others: Any) -> dict[str, Any]:
+        reach = others.distinct().iterate(
+            lambda rows: step(rows, edges).filter(dst >= least).concat(rows).distinct()
+        )
+        outputs = {"reach": reach, "starts": others}
+        if least:
+            outputs["sizes"] = others.group_by("dst").count().select(n=pl.col("count") + 1)
+        return outputs
+
+    return program
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_changed_loop_is_built_anew_from_what_stands_outside(
+    workers: int, tmp_path: Path
+) -> None:
+    source = random.Random(workers)
+    rows = {each: Rows(any_row(schema)) for each, schema in SCHEMAS.items()}
+    for life, least in enumerate((0, 2)):
+        program, many = longer(least), workers + life
+        options: dict[str, Any] = {"checkpoint": tmp_path, "every": 1, "rebuild": life > 0}
+        with build(program, SCHEMAS).run(workers=many, **options) as run:
+            for _ in range(3):
+                for each, drawn in rows.items():
+                    feed(run, each, drawn.epoch(source, 6))
+                run.commit()
+                there = {each: list(rows[each].there.elements()) for each in rows}
+                expected = from_scratch(program, SCHEMAS, there)
+                Comparison(f"life {life}").compare(run, expected, again=True)
+
+
 # -- told
 
 
@@ -336,3 +370,13 @@ def test_explain_says_what_was_done_and_what_was_not_chosen() -> None:
     )
     (left,) = [line for line in text.splitlines() if line.startswith("  unread")]
     assert "instead: " in left
+
+
+@pytest.mark.parametrize("draw", [rr.Dataflow.to_svg, rr.Dataflow.to_dot])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pictures_are_drawn_of_what_was_rewritten(
+    name: str, draw: Callable[[rr.Dataflow], str]
+) -> None:
+    flow = build(PROGRAMS[name], SCHEMAS)
+    text = draw(flow)
+    assert all(node.operator.kind in text for node in flow.plan.nodes if node.operator.has_actor)
