@@ -84,6 +84,10 @@ class Project(Linear):
     def used(self) -> Sequence[int] | None:
         return self.projection.used
 
+    @property
+    def picked(self) -> Sequence[int | None]:
+        return self.projection.picked
+
     def describe(self) -> str:
         return f"select {self.text or ', '.join(self.projection.schema.names) or 'no columns'}"
 

@@ -351,6 +351,12 @@ class Linear(Operator):
         """The columns of the input that `apply` looks at; None for all."""
         return None
 
+    @property
+    def picked(self) -> Sequence[int | None] | None:
+        """For each column of the output, the column of the input that it is, or None; None where that is not known, or
+        rows are not given one for one."""
+        return None
+
     def apply(self, changes: Changes) -> Changes | None:
         """The changes to give for some changes taken; None for none."""
         raise NotImplementedError

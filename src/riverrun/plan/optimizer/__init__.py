@@ -5,6 +5,7 @@ resumes, do the same. The rewrites, in their order, each a module:
 
 - `ways` takes one of several ways to the same rows;
 - `hoisting` makes an arrangement of what a loop does not change once, outside, for all loops that read it;
+- `showing` has outputs read arrangements that there are, where only the order of columns differs;
 - `unread` does not keep results that nobody reads;
 - `adding` adds equal rows up before they travel.
 
@@ -30,6 +31,7 @@ from dataclasses import replace
 from riverrun.plan.optimizer.adding import adding_before
 from riverrun.plan.optimizer.hoisting import hoisted
 from riverrun.plan.optimizer.narrowing import narrowed
+from riverrun.plan.optimizer.showing import shown
 from riverrun.plan.optimizer.unread import without_unread
 from riverrun.plan.optimizer.ways import with_ways_taken
 from riverrun.plan.plan import Plan
@@ -38,6 +40,7 @@ __all__ = ["REWRITES", "narrowed", "optimized"]
 
 REWRITES: Mapping[str, Callable[[Plan], Plan]] = {
     "hoisted": hoisted,
+    "shown": shown,
     "unread": without_unread,
     "added up": adding_before,
 }
