@@ -5,7 +5,8 @@ the log. A caller that may block calls `persist`. A caller that may not block ke
 time, or asks `pause` after how many seconds to try again. Laws:
 
 - **Outages only.** `is_outage` is the one definition of a failure that trying again can mend: a process or a storage
-  that cannot be reached for now. Every other error is raised at once, unchanged.
+  cannot be reached for now, or a storage refuses access for now (rights are mended while a run goes on). Every other
+  error is raised at once, unchanged.
 - **A deadline, not a count.** An act is tried again until it has failed for `deadline` seconds in a row, however often
   that is. The last try is made at the deadline.
 - **Apart.** Pauses grow from 50 ms to 2 s, and each is drawn between half of that and all of it, so that callers that
@@ -13,7 +14,8 @@ time, or asks `pause` after how many seconds to try again. Laws:
 - **Logged.** Nothing is logged in the first 3 seconds. Then there is a warning, another one every 10 seconds, and a
   line when the act has succeeded.
 - **Accounted for.** The error at the deadline says for how many seconds and how often the act was tried; its cause is
-  the error of the last try. It is no outage itself, so that no caller tries again for another `deadline` seconds.
+  the error of the last try. The error at the deadline is no outage itself, so no caller tries again for another
+  `deadline` seconds.
 
 >>> tries = Tries("read 'counts'", deadline=5.0, chance=lambda: 1.0)
 >>> lost = TransportError("transport.unreachable", "worker 2 does not answer", hint="wait")

@@ -1,26 +1,29 @@
 """Backfill: states that a checkpoint does not have are built from the states that it has.
 
 Used by `instance`, when a changed program goes on from a checkpoint (`coordinator.resume`). A checkpoint of epoch e has
-all changes before e. States that it has are *kept*, and their `upper` is e already; states that it does not have are
-*fresh*, and begin empty. The run goes back one epoch further, to e - 1, and runs "epoch e - 1" once more: without rows,
-but with the *content* of the kept states as of e - 1, as if all of it had come in that epoch. The content goes only to
-nodes that are fresh, and to nodes on the way to them (`plan.diff.BackfillRoutes`). When this epoch is complete, the run
-stands at boundary e like any other run. Laws:
+all changes before e. States that the checkpoint has are *kept*, and complete up to e (their `upper` is e). States that
+the checkpoint does not have are *fresh*, and begin empty. The run goes back one epoch further, to e - 1, and runs
+"epoch e - 1" once more: without rows, but with the *content* of the kept states as of e - 1, as if all of it had come
+in that epoch. The content goes only to nodes that are fresh, and to nodes on the way to them
+(`plan.diff.BackfillRoutes`). When this epoch is complete, the run stands at boundary e like any other run. Where a
+fresh state would need the rows of an input, which are gone, `plan.diff` finds no route, and no backfill begins. Laws:
 
 - **Content is enough.** As of an epoch, the changes that a node gives add up to a function of the changes that it took
   up to then, added up (the *from content* law of operators). So as of e - 1, and from then on, a fresh state is what it
   would be had the program run from the start. Earlier epochs cannot be told apart in it, and reading them is refused.
 - **Nothing twice.** Kept states take nothing in during that epoch, since they have it already: content on its way to
   other nodes is dropped where it would enter a kept state.
-- **Pairs once.** A join pairs the content of both sides once. Where both sides are kept, one of them is announced as a
-  whole and meets the other; where one side is fresh, that side announces itself.
-- **Read before the boundary.** Times before a boundary may have been advanced to it, so kept states are readable from e
-  on. While epoch e - 1 is run, their readers find a copy of the content, at e - 1, in place of the state.
+- **Pairs once.** A join pairs the content of both sides once: the content of one side is announced to the join, as an
+  arrangement announces a new batch, and the join looks up the other side. Where both sides are kept, the backfill
+  announces the whole content of one of them. Where one side is fresh, that side announces its content by itself.
+- **Read before the boundary.** Times before a boundary may have been advanced to the boundary, so kept states are
+  readable from e on. While epoch e - 1 is run, their readers find a copy of the content, at e - 1, in place of the
+  state.
 - **Within the budget.** That copy is made a block at a time. Where memory is limited, as much of the copy stays in
-  memory as of any other state; the rest is in files of our own. For a fresh state the backfill is like an epoch with as
+  memory as of any other state; the rest is in temporary files. For a fresh state the backfill is like an epoch with as
   many rows.
 
-An instance begins (`Beginning`) either with a `Backfill`, or `Straight`, at a boundary with all its states.
+A `Beginning` brings an instance to its first boundary: a `Backfill`, or, where no state is fresh, `Straight`.
 
 Cost: the content of the states that are read is copied once and announced once. A kept state that no fresh state is
 made from costs nothing.

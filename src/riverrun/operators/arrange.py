@@ -1,8 +1,9 @@
 """Arrange: changes become a spine, sorted by key, that any number of nodes read.
 
 Joins, reduces and outputs read arrangements. Changes wait until their time is complete and are then appended to the
-spine as one batch, which is announced to all readers. Here too: `Consolidate`, which waits likewise and keeps
-nothing, and `Output`, which keeps an arrangement readable as of the last epochs. Laws:
+spine as one batch, which is announced to all readers. Here too: `Consolidate`, which waits likewise, adds up equal rows
+and keeps nothing; and `Output`, which keeps an arrangement readable as of the last epochs (``history=`` of the run says
+how many). Laws:
 
 - **One batch a time.** All changes of one time are in one batch, so a reader never sees a part of a time.
 - **Shared.** Two readers of a collection by the same key read one spine: the plan has one node for both.
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import TimeViolation
+from riverrun.operators.rounds.gather import GatherRound
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -76,6 +78,13 @@ class Arrange(Operator):
         order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)
         return f"arrange by {by}" + (f", ordered by {order}" if order else "")
 
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of rows with these columns."""
+        return state_schema(columns, self.key, self.order)
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GatherRound(self)
+
     def start(self, context: Context) -> Arranger:
         return Arranger(context, self)
 
@@ -86,7 +95,7 @@ class Arranger(Arranged):
     def __init__(self, context: Context, operator: Arrange) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
-        schema = state_schema(columns, operator.key, operator.order)
+        schema = operator.state(columns)
         self.arrangement = Arrangement(context.spine(schema))
         self._schema = schema
         places = {name: at for at, name in enumerate(columns.names)}
@@ -122,6 +131,9 @@ class Consolidate(Operator):
     @property
     def takes_back(self) -> bool:
         return False
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return self
 
     def start(self, context: Context) -> Consolidator:
         return Consolidator(context)

@@ -39,6 +39,7 @@ from riverrun.operators.aggregates import (
 )
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.operators.kept import describe_kept, row_placement
+from riverrun.operators.rounds.groups import GroupRound
 from riverrun.operators.unkept import UnkeptCounter
 from riverrun.plan.operator import (
     Actor,
@@ -51,7 +52,7 @@ from riverrun.plan.operator import (
     so_far,
 )
 from riverrun.progress import Antichain, Timestamp, less_equal
-from riverrun.state import Order
+from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.keys import Keys
@@ -121,6 +122,24 @@ class Reduce(Operator):
         if self.keeps:
             placed = row_placement(inputs[0], (*self.key, *self.keeps), schema)
         return placed
+
+    @property
+    def arity(self) -> int:
+        """How many arrangements the groups are read from: one for each part."""
+        return len(self.parts)
+
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of results with these columns."""
+        return state_schema(columns, self.key)
+
+    def evaluate(
+        self, views: Sequence[View], keys: Keys, time: Timestamp, schema: pa.Schema
+    ) -> Evaluated:
+        """The results of the keys as of a time, from a view of each input."""
+        return evaluate_parts(self.parts, views, keys, time)
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GroupRound(self)
 
     def without_state(self) -> Reduce | None:
         is_count = len(self.parts) == 1 and self.parts[0].is_count
@@ -255,7 +274,7 @@ class Reducer(Grouper):
 
     def __init__(self, context: Context, operator: Reduce) -> None:
         super().__init__(context, operator.key)
-        self._parts = operator.parts
+        self._operator = operator
         # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
         (only, *others) = operator.parts
         self._counts = not others and only.is_count and self.node.depth == 1
@@ -267,7 +286,7 @@ class Reducer(Grouper):
         super().announced(port, batch, time)
 
     def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
-        return evaluate_parts(self._parts, views, keys, time)
+        return self._operator.evaluate(views, keys, time, self.node.schemas[0])
 
     def _renew(self, keys: Keys, time: Timestamp, upper: Antichain) -> None:
         if self._counts:

@@ -1,14 +1,15 @@
 """Arguments that name columns: one check for all of them.
 
-Every method that takes names of columns (of a collection, group, join, state, input with a key, mirrored table) has
-:func:`checked_columns` read them. Laws:
+Every method that takes names of columns has :func:`checked_columns` read them: methods of collections, groups, joins
+and states, inputs with a key, and tables that mirror an output by a key. Laws:
 
 - **Names.** A column is named by a string, or by ``pl.col("a")``, which means the same. Where expressions are allowed,
   a Polars expression may stand in place of a name. Nothing else names a column: no number, no None, no dict.
 - **Lists.** Several columns are named one by one, in a list, or both, and their order counts; so a set, which has no
-  order, is refused. Where one column is wanted, a list is refused. A list is never a constant.
+  order, is refused. Where one column is wanted, a list is refused, also where the argument could be a constant: a list
+  stands for columns, and never for a value.
 - **Existence.** Every name is that of an existing column, and no name stands twice. A refusal lists the columns that
-  exist, and suggests those with a similar name.
+  exist, and suggests those with a similar name. (Where the columns are not known yet, only the form is checked.)
 
 >>> checked_columns(["src", pl.col("dst")], ["src", "dst", "weight"], "group 'edges'")
 ('src', 'dst')
@@ -18,6 +19,8 @@ Traceback (most recent call last):
 riverrun.errors.PlanError: cannot group 'edges': column 'wieght' does not exist; there are: src, dst, weight
 At: <doctest riverrun.rows.column_names[1]>:1: checked_columns("wieght", ["src", "dst", "weight"], "group 'edges'")
 Hint: did you mean 'weight'?
+
+Cost: a pass over the names; similar names are looked for in a refusal only.
 """
 
 from __future__ import annotations

@@ -1,17 +1,18 @@
 """Columns as users declare them, in any of the languages that have schemas, as one Arrow schema.
 
-Inputs, states, vertices and functions of users declare columns; `as_schema` reads
+Inputs, states, vertices (``flow.vertex``) and functions of users declare columns; `as_schema` reads
 
 - an Arrow schema, a Polars schema, a Spark ``StructType``;
 - a frame, of which only the schema counts;
 - a mapping from names to types, or a list of pairs of a name and a type. A type is one of Arrow, Polars, NumPy or
   Python, or the name of a type: ``"long"``, ``"timestamp[us, UTC]"``;
-- text: ``"src long, dst long"`` (`spellings`);
+- text: ``"src long, dst long"`` (read by `spellings`);
 - a class with annotations: a dataclass, NamedTuple, TypedDict, model of pydantic, or class of attrs.
 
-Types and their names are in the table (`types`). ``pl.Enum``, and an ordered categorical of pandas whose categories are
-text, is text with an order of its own. Columns may be null unless their declaration says otherwise; in a class, a
-column may be null where its annotation has ``| None``.
+A column that is declared twice is refused, and so is a type that states cannot hold. The table of `types` has the types
+and their names. ``pl.Enum``, and an ordered categorical of pandas whose categories are text, is text with an order of
+its own. Columns may be null unless their declaration says otherwise; in a class, a column may be null where its
+annotation has ``| None``.
 
 An annotation with a type of its own means that type: ``Annotated[int, pl.Int32]`` or ``Annotated[int, "int32"]``; other
 things in ``Annotated`` are ignored. An alias, ``type UserId = int``, means what it stands for. A key that a TypedDict

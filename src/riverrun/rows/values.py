@@ -5,6 +5,7 @@
 - **Same meaning.** A value becomes the cell that means the same. Nothing is truncated, parsed or guessed: ``1.0`` is no
   int, ``True`` is no number, a datetime is no date. An int is taken for a float where a float of the same value exists,
   and a str for the category of an enum with that text. Scalars of NumPy and Arrow count as the Python values they hold.
+  NaT is null in a column of times; in rows of pandas NaN and NA are null too.
 - **One rounding.** A Python float is rounded to the nearest value of a column declared float32 or float16, and refused
   if it is beyond the finite values of that type. Nothing else is rounded.
 - **Named refusals.** A refusal names the row, the column, the value, and the reason.
@@ -19,8 +20,8 @@ Traceback (most recent call last):
 riverrun.errors.SchemaError: cannot insert into 'numbers': row 1 has '2' in column 'n', declared as int64: it is a str
 Hint: give an int or None
 
-Cost: Arrow's conversion, and one pass over the classes of the values. Lists, structs and the types that Arrow would
-round are converted value by value in Python.
+Cost: Arrow's conversion, and one pass over the classes of the values. Lists and structs are converted value by value in
+Python, and so are columns of types for which Arrow would round or cut a value.
 """
 
 from __future__ import annotations

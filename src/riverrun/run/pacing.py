@@ -47,7 +47,8 @@ class Pacing:
         self._followers = followers
         self._turn = turn
         self._changes = changes
-        self._line = ProgressLine(name, cluster.touched, cluster.loops)
+        self.line = ProgressLine(name, cluster.touched, cluster.loops, cluster.rounds)
+        """What a terminal shows."""
         self._driver: Thread | None = None
 
     def wait(self, epoch: int, rows: int = 0) -> None:
@@ -67,7 +68,7 @@ class Pacing:
         self.hand_out()
         at = min(epoch, followers.next) if followers else epoch
         try:
-            with self._line.watching(at, rows):
+            with self.line.watching(at, rows):
                 cluster.wait(at)
         except BaseException as error:
             if cluster.closed or (

@@ -59,6 +59,7 @@ from riverrun.interrupts import Interrupt, acquire, check, deferred, held, try_a
 from riverrun.operators.shared.rules import as_time
 from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
+from riverrun.plan.loop_figures import loops_of
 from riverrun.plan.operator import Role
 from riverrun.plan.optimizer import narrowed
 from riverrun.plan.picture.svg import to_svg
@@ -79,6 +80,7 @@ from riverrun.run.options import (
 )
 from riverrun.run.pacing import Pacing
 from riverrun.run.result import Result
+from riverrun.run.rounds import Rounds
 from riverrun.run.serve import Serving
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Destination, Kept
@@ -101,6 +103,7 @@ _ELSEWHERE = {
     "output": "outputs are declared before the run: flow.output(name, collection)",
     "input": "inputs are declared before the run: flow.input(name, schema)",
     "subscribe": "for_each_epoch(name, function)",
+    "iterations": "rounds(name)",
 }
 TRIES = 3
 NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
@@ -192,6 +195,7 @@ class Run:
         self._history = options.history
         self._inlets = {name: Inlet(node, plan) for name, node in plan.inputs.items()}
         self._readable = plan.readable
+        self._loops = loops_of(plan)
         self._followers = Followers()
         self._kept = set[str]()
         """The places of files or tables that sinks of this run were begun for, as they are shown."""
@@ -804,6 +808,24 @@ class Run:
             )
         return self._cluster.events.list(kind)
 
+    def rounds(self, name: str, *, live: bool | None = None) -> Rounds:
+        """What each round of the loop called `name` did in the last epochs: rows touched, messages, and time.
+
+        The name is that of ``iterate(..., name="reach")`` or of `Dataflow.loop`; a loop without one is called
+        ``loop-1`` and so on, as `explain` shows, and a loop inside another one ``outer/inner``. Kept are the last 100
+        epochs in which the loop did anything, and of these no more than 20,000 rounds; a run that is resumed begins
+        with none.
+
+        With `live` = True, a terminal shows from now on what the loop does, in a line for each epoch; with False it no
+        longer does.
+        """
+        self._mark.check(f"tell the rounds of {show(name)}", self._owner)
+        around = self._loops_around(name)
+        if live is not None:
+            check_flag(live, "live")
+            self._pacing.line.follow(name, on=live)
+        return Rounds(name, around, self._cluster.rounds.of(name))
+
     @_in_turn
     def checkpoint(self) -> int:
         """Make a checkpoint now; return its number once the checkpoint is written."""
@@ -927,6 +949,18 @@ class Run:
             f"cannot {what} {show(name)}: the outputs are: {listed(self.plan.outputs) or 'none'}{states}",
             hint=hint,
             output=name,
+        )
+
+    def _loops_around(self, name: Any) -> tuple[str, ...]:
+        """The names of the loops around a loop."""
+        if isinstance(name, str) and name in self._loops:
+            return self._loops[name]
+        raise PlanError(
+            "plan.loop_unknown",
+            f"cannot tell the rounds of {show(name)}: the loops are: {listed(self._loops) or 'none'}",
+            hint='a loop has the name that it was given, iterate(..., name="reach"), or a number, which explain() '
+            "shows",
+            loop=name,
         )
 
     @property

@@ -1,14 +1,17 @@
 """Admission: how a process that comes to the rendezvous becomes a worker of a remote cluster, or is told to leave.
 
-`remote.RemoteCluster` passes on what processes ask its endpoint. Laws:
+A process that was started for a worker asks the *rendezvous*, the endpoint of the driver, which worker it is.
+`remote.RemoteCluster` passes the question on to `Admission.join`, in the thread of the connection; `join` acquires the
+lock of the `crew`. Laws:
 
-- **Told to leave.** A process that comes when no incarnation is waiting for one waits for a moment, and is then told to
-  leave. A process that was started as a copy of a worker waits as long as that worker lives, and may become any worker
-  that is missing.
+- **Told to leave.** Where no incarnation waits for a process, a process that comes waits `GRANT` seconds for one, and
+  is then told to leave.
+- **Copies wait.** Spark may run the task of a worker twice. Then two processes have one ticket (`starts`). While one of
+  them is a worker, the other waits, and may become any worker that is missing. The waiting process is not told to
+  leave: when a copy of a task ends, Spark takes the task for done, and ends the worker.
 - **Same versions.** A process whose versions of packages differ from ours ends the run, with an error that names them.
-- **Told once.** The answer has all that a worker has to know of the run, besides the plan.
-
-Called from the thread of each connection; everything acquires the lock of the crew.
+- **One answer.** The answer to a process that is to be a worker has all that a worker has to know of the run, besides
+  the plan, with which the process was started.
 
 Cost: a connection in each direction.
 """

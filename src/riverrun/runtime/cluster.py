@@ -67,6 +67,7 @@ from riverrun.engine.messages import (
     Scaled,
 )
 from riverrun.engine.reading import Portion
+from riverrun.engine.round_history import RoundHistory
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.plan import Plan
@@ -197,6 +198,10 @@ class Cluster(ABC):
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self.events = Events()
+        self.rounds = RoundHistory()
+        """What the rounds of loops did in the last epochs that were submitted here."""
+        self._inherited = self._coordinator.next
+        """The epochs below this one were submitted to earlier owners of the path."""
         self._loops = LongLoops(self.events)
         self._logged = -1
         self._closed = False
@@ -597,6 +602,8 @@ class Cluster(ABC):
         if kind is Reported:
             for note in message.notes:
                 self.events.add(**note)
+            if message.rounds and message.epoch >= self._inherited:
+                self.rounds.add(message.epoch, message.rounds)
         elif kind is Refused:
             self._errors[message.epoch] = message.error
             if message.inherited:

@@ -6,13 +6,16 @@ longest for a process. Laws:
 
 - **Granted once.** An incarnation is granted to one process. So where a launcher starts a process twice, the second one
   gets another incarnation, or none.
-- **Bounded.** While an incarnation waits for a process, a process that ends before it was granted any is followed by
-  another start. After `STARTS` such processes in a row, `try_again` says that it is enough. A grant ends the row.
+- **Bounded.** While an incarnation waits for a process, a process that ends before it was granted an incarnation is
+  followed by another start. After `STARTS` such processes in a row, `try_again` says that it is enough. A grant ends
+  the row.
 
->>> class Silent:
+In the example incarnation 7 waits for a process. The first one ends too early, the second one is granted incarnation 7.
+
+>>> class Printing:
 ...     def start(self, ticket):
 ...         print("start", ticket)
->>> starts = Starts(Silent())
+>>> starts = Starts(Printing())
 >>> starts.call(7)
 start 1
 >>> starts.ended(1), starts.is_short, starts.try_again()

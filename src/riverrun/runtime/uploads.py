@@ -2,12 +2,13 @@
 
 Spark's tasks hand the rows of a DataFrame to the worker processes (`spark.ingest`). A worker keeps such rows as
 *parcels*: a parcel is a bounded part of the rows of one sender. The sender's answer names the parcels, and the next
-epoch takes them by name. A parcel lies in memory; where that is used up, in a temporary file. With a storage, each
-parcel is written there too, before the sender is answered, so that an epoch which names the parcel can be done again by
-any worker; then a parcel that does not fit into memory lies in the storage only. Laws:
+epoch takes them by name. A parcel lies in memory, or, where the parcels in memory have used up their budget, in a
+temporary file. With a storage, each parcel is written there too, before the sender is answered, so that an epoch which
+names the parcel can be done again by any worker; then a parcel beyond the budget lies in the storage only. Laws:
 
 - **Named or nothing.** The rows of a parcel count when an epoch names the parcel, and never otherwise. So a sender that
-  failed halfway, or was run twice, leaves parcels that nobody names.
+  failed halfway, or was run twice, leaves parcels that nobody names. The worker drops these when the upload is over
+  (`close_upload`). What a lost worker leaves in the storage is deleted by the next owner of the path (`storage.log`).
 - **Survives its holder.** ``rows(parcel)`` gives the rows that were handed in; with a storage, also when the
   worker that took them in is gone.
 
@@ -17,6 +18,8 @@ any worker; then a parcel that does not fit into memory lies in the storage only
 >>> (parcel,) = store.take_in("load-0-0", iter([rows]))
 >>> parcel.rows, [batch.num_rows for batch in store.rows(parcel)]
 (3, [3])
+
+Cost: with a storage, a sender waits until its rows are written there.
 """
 
 from __future__ import annotations

@@ -7,11 +7,15 @@ worker in turn. The job's result names the parcels. Laws:
 - **Once.** Where Spark ran a task several times, only the parcels of the attempt that Spark committed are named; the
   parcels of other attempts are dropped. So retries and speculation neither double nor lose a row.
 - **All or nothing.** A DataFrame that fails halfway names no parcel.
-- **No slot held.** When the run begins another execution, tasks fail at once, so that they do not hold the slots that a
-  replacement needs.
+- **No slot held.** When the run begins another execution, workers refuse rows of tasks that had begun before, so these
+  tasks end at once. They would hold the slots that a replacement needs, which is a task of Spark too.
+- **Errors are results.** A task that cannot hand its rows in returns the error in place of parcels. So Spark takes the
+  task for done, and does not run the task again.
 - **Lost tasks run again.** When workers, or executors with tasks of the job, are lost, the job is run again once the
   workers are back, until it has failed for `retry.DEADLINE` seconds. A DataFrame that fails by itself is not run
   again, nor is one whose session was stopped.
+
+Cost: one job. The rows go over the network once, from the tasks to the workers; the driver gets the names of parcels.
 """
 
 from __future__ import annotations

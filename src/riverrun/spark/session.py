@@ -1,7 +1,14 @@
 """Sessions: finding or making the session of a run, and checking it before workers are started.
 
-A start that cannot succeed is refused here, with the setting that would help: where Java is missing or too old, where
-the session has too few slots for workers beside data jobs, and where its driver is another process (Spark Connect).
+`cluster` calls `open_site` when a run starts. A start that cannot succeed is refused here, with the setting that would
+help:
+
+- a session has to be made, and Java is missing or too old;
+- the session was stopped, or its driver is another process (Spark Connect);
+- the session has too few slots: each worker keeps a slot as long as the run lasts, and data jobs need one more;
+- the executors have not the memory that each worker is to have.
+
+A session that is made here is local, with a slot for each worker and `DATA_SLOTS` more, and ends with the run.
 """
 
 from __future__ import annotations

@@ -8,17 +8,21 @@
     spark.readStream.format("riverrun").option("changes", "true").load("components")
     spark.read.format("riverrun").load("/path/of/checkpoints")
 
-A path is read from storage, without asking a run (`checkpoints`). Where no run is alive, Spark finds the source by
-itself, as `pyspark_riverrun`. Options for runs: `run`, the name of the dataflow, needed where several runs are alive;
-`name`, the same as the argument of load(); `epoch`; `changes`; and `columns`, the names of the columns to read,
-separated by commas (a schema given by ``.schema(...)`` says the same). Any other option is refused. Rows go from
-the workers to Spark's tasks directly, one partition for each worker.
+A path is read from storage, without asking a run (`checkpoints`). Spark loads `pyspark_riverrun` by itself, a module
+with a source for paths. A run on the session puts its own source, for runs and paths, in the place of that one
+(`register`). Where Spark does not allow that, runs are read as "riverrun-live" (`live_format`).
+
+Options for runs: `run`, the name of the dataflow, needed where several runs are alive; `name`, the same as the argument
+of load(); `epoch`; `changes`; `columns`, the names of the columns to read, separated by commas (a schema given by
+``.schema(...)`` says the same); and `pushFilters`. Any other option is refused. The rows of a result go from the
+workers to Spark's tasks directly, one partition for each worker. A batch of a stream is one partition, whose rows the
+driver has.
 
 With `pushFilters`, "true", workers apply conditions on single columns, if the session had
-``spark.sql.python.filterPushdown.enabled`` on before the run started (a session that `session` makes has). Filters are
-pushed only on request, because Spark 4 plans a DataFrame of such a source once, with the conditions of the last query:
-a frame that is used again without these conditions, or twice in one query, would miss rows. So such a frame is for one
-condition. Laws:
+``spark.sql.python.filterPushdown.enabled`` on before the run started (a session that `session` makes has). Conditions
+on changes are left to Spark. Filters are pushed only on request, because Spark 4 plans a DataFrame of such a source
+once, with the conditions of the last query: a DataFrame that is used again without these conditions, or twice in one
+query, would miss rows. So a DataFrame with `pushFilters` is for one use, in one query. Laws:
 
 - **One epoch.** A query reads the same epoch on all workers: by default the last one that was complete when the query
   was planned.

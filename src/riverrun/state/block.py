@@ -6,11 +6,14 @@ writes them to files, and kernels read them through their *descriptors*: one row
 them addresses (`kernels.layout`). A small block of flat columns is one piece of memory (`PackedBlock`), a larger one is
 Arrow arrays. Laws:
 
-- **Sorted.** Rows ascend by (hash, key, declared order, value, time code), and no two rows agree in all of these.
+- **Sorted.** Rows ascend by (hash, key, declared order, value, time code), and no two rows agree in all of these. (The
+  declared order is that of the value columns which the schema orders, `state.schema.Order`. The time code is the place
+  of the row's time in the block's table of times.)
 - **No zeros.** No diff is zero.
 - **Whole hashes.** The blocks of a batch ascend by hash, and no hash stands in two of them; so a key is in one block.
 - **Constants left out.** What is the same for every row is stored once, not for each row: a single time, a single diff.
-  An integer key is not stored beside its hash, from which it can be recovered, unless some key of the block is null.
+  A key that is one signed integer, or one date or time, is not stored beside its hash, from which it can be recovered,
+  unless some key of the block is null.
 
 Memory for int64 keys and values with one time and one diff: 16 bytes a row, and half a byte for the directory, which
 says where each bucket of hashes begins.

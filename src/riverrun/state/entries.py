@@ -88,7 +88,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "iterations.spreading.put_values": ("i4[1] i8[1] i1[1] i8[1] i8[2] i4[2] i1[2]",),
     "iterations.spreading.roll_back": ("i8[2] i4[2] i1[2] i4[1] i4[2] i8",),
     "iterations.spreading.settle": (
-        "i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[1] i8[2] i4[1] i4[2] i4[2] i8[1] i8[1]",
+        "i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[1] i8[2] i4[1] i4[2] i4[2] i8[1] i8[1] i8[2]",
     ),
     "iterations.starts.change_starts": (
         "i4[1] i8[1] i1[1] i8[1] i8 i8 i4[1] i4[2] i8[2] i8[1] i8[2] i4[2] i1[2] i4[1] i8 i8[1] b",

@@ -1,11 +1,12 @@
 """Preparing: missing kernels are compiled before they are called, by several processes at once.
 
 As a rule nothing is missing: a wheel brings its kernels, `make setup` compiles them for a checkout, and the files of
-compiled kernels stay on a machine. Kernels are missing on the first start of a source tree, or on a processor below the
-baseline. Then ``flow.run()`` has `make_ready` compile the kernels of its plan, a worker the kernels named by its
-driver, and ``python -m riverrun kernels`` all kernels in `entries`. `make_ready` returns when they are compiled. (A
-kernel that is missing alone is left to its first call.) For workers on other machines, `carry` gives the compiled files
-as bytes.
+compiled kernels stay on a machine. Kernels are missing on the first start of a source tree, or on a processor that does
+not fit the baseline (`kernels.targets`). `make_ready` compiles the missing ones, and returns when they are compiled:
+for a run the kernels of its plan, for a worker the kernels named by its driver, and for the command
+``python -m riverrun kernels`` all kernels in `entries`. (Where only one kernel is missing, it is left to its first
+call. Where files can be kept nowhere, every kernel is, and a warning says so.) For workers on other machines, `carry`
+gives the compiled files as bytes, which the launcher of Spark sends.
 
 Numba compiles one function at a time in a process, so there is a helper process for each core, and 8 at most. Every
 helper gets the whole list and takes the first kernel that is neither compiled nor being compiled; the locks of

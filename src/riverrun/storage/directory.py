@@ -6,7 +6,8 @@ through the directory itself, which is opened and compared with the one seen fir
 
 - **Same directory.** A written file is in the directory that the path led to in the beginning, wherever that directory
   is by now; otherwise the write is an error.
-- **Whole or none.** Readers see a whole file or none. Of several writers of a *fresh* file, one succeeds.
+- **Whole or none.** Readers see a whole file or none. Of several writers of a *fresh* file, one succeeds. Only
+  `write_in_place` is apart: it overwrites the first bytes of a small file, a note that readers check by themselves.
 - **Synced.** With `synced`, a write returns when the file is on the disk: first the bytes, then, when the file has its
   name, the folder with the name (the first time also the folders around that one). A file that a fresh write finds
   there already is put on the disk too.
@@ -20,7 +21,10 @@ through the directory itself, which is opened and compared with the one seen fir
 ...     again, (Path(place) / "there" / "log" / "1").read_bytes(), directory.is_there
 (False, b'one', False)
 
-A process that is killed while it writes leaves an unfinished file beside the target, as NAME#123.
+A process that is killed while it writes leaves an unfinished file beside the target, as NAME#123, with a number drawn
+at random.
+
+Cost: for each file, a file of another name, which is renamed or linked; with `synced`, the waits for the disk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Online learning: a logistic regression by FTRL-proximal, trained while it is asked for predictions.
 
-Users find it as `rr.learning.ftrl`. The parameters are a shared state, by feature, timed by the number of the
-mini-batch. A mini-batch fetches the parameters of its features, all at once, and sends gradients back; predictions
-fetch the parameters of the moment. For each feature the state has `z` and `n`, from which its weight is computed; a
-mini-batch with gradient g changes them by the step of FTRL-proximal, with a learning rate for each feature, L1 and L2:
+Users find it as `rr.learning.ftrl`. The parameters are a shared state, whose key is the feature, and whose time is the
+number of the mini-batch. A mini-batch fetches the parameters of its features, all at once, and sends gradients back. A
+prediction fetches the parameters that are there when it is asked for, and does not change when parameters change later.
+For each feature the state has `z` and `n`, from which the weight of the feature is computed. A mini-batch with gradient
+g changes `z` and `n` by the step of FTRL-proximal, with a learning rate for each feature, L1 and L2:
 
     weight = 0 if abs(z) <= l1 else (sign(z) * l1 - z) / ((beta + sqrt(n)) / alpha + l2)
     z += g - (sqrt(n + g * g) - sqrt(n)) / alpha * weight,   n += g * g
@@ -16,16 +17,19 @@ which updates the parameters contain that are fetched for mini-batch i. Laws:
 - **ssp**, stale synchronous: at least the updates of all but the last `bound` mini-batches before i.
 - **asp**, asynchronous: the updates that are there when the mini-batch is fetched for.
 - **Once, in order.** In every mode each gradient counts once, and mini-batches are applied in the order of their
-  numbers.
+  numbers. What was learned from an example stays when the example is deleted later (`minibatches`).
 
-In modes ssp and asp, mini-batches that come in one epoch are trained together, ``bound + 1`` or all at a time, which
-takes fewer rounds. Their parameters then depend on how mini-batches were cut into epochs, and ``flow.explain()`` marks
-that. Mini-batches in epochs of their own are trained one after the other in any mode.
+Training is a loop. In modes ssp and asp, mini-batches that come in one epoch are trained together, ``bound + 1`` or all
+at a time, which takes fewer rounds of the loop. Their parameters then depend on how mini-batches were cut into epochs,
+and ``flow.explain()`` marks that. Mini-batches in epochs of their own are trained one after the other in any mode.
 
-**Floats.** Gradients of one trainer are added in the order of the ids of its examples, gradients of several trainers
-from the least to the greatest. So the same numbers come out to the last bit whatever the workers and the order of
-arrival; with one trainer they are, to the bit, those of a sequential program that goes through the examples in that
-order.
+**Floats.** Gradients of one trainer are added in the order of the ids of its examples. Gradients of several trainers
+are added in the order of their values, the least first. So the same numbers come out to the last bit whatever the
+workers and the order of arrival; with one trainer they are, to the bit, those of a sequential program that goes through
+the examples in that order.
+
+In the example nine examples make three mini-batches, whose losses are read: the number of the mini-batch, how many
+examples it has, and their mean loss. Of the three rows with a chance, the last one has a feature that nobody has seen.
 
 >>> flow = rr.Dataflow("clicks")
 >>> kinds = {"id": pl.Int64, "features": pl.List(pl.String)}
@@ -44,9 +48,9 @@ order.
 [(1, 0.508), (2, 0.492), (3, 0.5)]
 
 Cost: a mini-batch takes one round of the loop and part of the next. A mini-batch of 1,000 examples with 14 features
-each takes some 20 ms of a processor when it comes alone. The gradient is 1 ms of these; the rest is to check the
-examples, put them together, send them around and keep the outputs, in many steps that cost as much for few rows. In one
-epoch with others a mini-batch takes half of that.
+each takes some 20 ms of a processor when it comes alone, and half of that in one epoch with others. The gradient is 1
+ms of the 20; the rest is to check the examples, put them together, send them around and keep the outputs, in many steps
+that cost as much for few rows.
 """
 
 from __future__ import annotations

@@ -14,9 +14,11 @@ starts and stops worker processes; the time comes in by `tick`. Laws:
   state of the run as of e.
 - **Common start.** An execution begins at a boundary of which every member can have the state. As long as the members
   stay the same, that is the last boundary. Each member has *pinned* the state of that boundary (it holds a view), and
-  keeps the pin of boundary e until the `Feed` of epoch e + 1 says that boundary e + 1 was reached by all. Where a
+  keeps the pin of boundary e until the `Feed` of epoch e + 1 arrives. (A `Feed` releases an epoch to a member, and has
+  the member's rows of the epoch. So the `Feed` of e + 1 says that all members have reached boundary e + 1.) Where a
   member was lost, or shards move to other members, an execution begins at the boundary of the published checkpoint, or,
-  with no checkpoint yet, at the very start of the run, without any state.
+  with no checkpoint yet, at the very start of the run, without any state. A run without a checkpoint path ends when a
+  member of an execution is lost.
 - **Fenced.** The coordinator drops messages of other executions, and of incarnations that are no members. A member is
   declared dead before its successor is started, and never becomes a member again (*no twins* of `membership`).
 - **Reported once.** An epoch is reported when it is complete for the first time, and never again, however often it is
@@ -45,8 +47,8 @@ the former owner still publishes are those of a prefix of the log, and never fol
 Phases (`phases`): *gathering* (members are started), *starting* (members go back to where the execution begins),
 *running*, *refusing* (a refusal is on its way to the log), *closed*.
 
-In the example messages come with their address: -3 is the supervisor, 1 the only worker. The worker joins, is ready in
-execution 1, and has then completed, in execution 1, all epochs before 1.
+In the example each message stands beside its address: -3 is the supervisor, 1 the incarnation of the only worker. The
+worker joins, is ready in execution 1, and has then completed, in execution 1, all epochs before 1.
 
 >>> from riverrun.engine.messages import Completed, JoinRun, Ready
 >>> coordinator = Coordinator(1)
@@ -114,6 +116,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.errors import RiverrunError
+from riverrun.plan.loop_figures import LoopFigures, add_up
 from riverrun.retry import is_outage
 from riverrun.storage.takeover import Opening
 
@@ -174,6 +177,7 @@ class Coordinator:
         self._waiting: set[int] = set()
         """The members that have not answered yet: with `Ready` in a start, with `Completed` in an epoch."""
         self._notes: list[dict[str, Any]] = []
+        self._rounds: list[LoopFigures] = []
         self._idle_failures = 0
         self._dealer = Dealer(routes)
         self._backlog = Backlog(start.epoch, start.offsets, keep)
@@ -464,7 +468,7 @@ class Coordinator:
             return
         self.released = completed + 1
         self._waiting = set(self.members)
-        self._notes = []
+        self._notes, self._rounds = [], []
         self._out += self._dealer.feeds(
             self.execution, completed, entry, self.members, self.roster.shards
         )
@@ -484,10 +488,12 @@ class Coordinator:
             return
         self._waiting.discard(sender)
         self._notes += message.notes
+        self._rounds += message.rounds
         if self._waiting:
             return
         epoch, self.completed = self.completed, self.released
         notes, self._notes = tuple(self._notes), []
+        rounds, self._rounds = add_up(self._rounds), []
         self._idle_failures = 0
         if self.opening is not None:
             self._backlog.drop_rows(epoch)
@@ -499,7 +505,7 @@ class Coordinator:
             if self.opening is not None and self.reported > self.refusals.acknowledged_before:
                 self._send(STORAGE, Acknowledge(self.opening.owner, self.reported))
             if not self._backlog[epoch].refused:
-                self._send(CLIENT, Reported(epoch, notes))
+                self._send(CLIENT, Reported(epoch, notes, rounds))
         self._forget()
         self._advance()
 

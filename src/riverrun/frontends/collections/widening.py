@@ -1,8 +1,8 @@
 """Widening: where columns of two collections meet, both are brought to the type that holds the values of both.
 
-Joins, `concat`, loops and shared state widen. The law of `state.types` holds: widening loses no value, no order and no
-equality. Columns are widened before rows are sent to the worker that owns their hash, so equal values meet there.
-Types without a common type are refused when the program is built; the hint is the cast to write.
+Joins, co-groups, `concat`, loops and shared state widen. The law of `state.types` holds: widening loses no value, no
+order and no equality. Columns are widened before rows are sent to the worker that owns their hash, so equal values meet
+there. Types without a common type are refused when the program is built; the hint is the cast to write.
 
 >>> import riverrun as rr
 >>> flow = rr.Dataflow("g")
@@ -16,7 +16,8 @@ riverrun.errors.PlanError: cannot concat 'a' and 'b': column 'n' is int32 in one
 At: ...
 Hint: no integer type holds all values of both: with_columns(n=pl.col('n').cast(pl.Int64)) of the one that is ...
 
-Cost: one more linear step with a cast for each column, for a side whose types are not the common ones already.
+Cost: a side with columns to widen gets one more linear step, with a cast for each of these columns; a side whose types
+are the common ones already gets none.
 """
 
 from __future__ import annotations

@@ -439,7 +439,7 @@ def wanted_columns(
 
 
 def time_column(time: Any, stream: Collection, attempt: str) -> Any:
-    """A time of a user: a column, an expression, a constant or None. A list of one column stands for that column."""
+    """A time of a user: a column, an expression, a constant or None. A list is refused."""
     if time is None or not (isinstance(time, str | pl.Expr) or is_list(time)):
         return time
     return one_column(time, stream.columns, attempt, expressions=True)

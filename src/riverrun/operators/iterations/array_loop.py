@@ -1,15 +1,17 @@
 """Array loops: the actor of a node that runs a whole loop on arrays, whatever the loop does.
 
-`spread` and `pull` are such nodes. Their inputs are arrangements by no key, so all rows are on one worker. An epoch is
-one call of `run`: the actor hands the changes at the inputs to the arrays, has the loop run to its end, and sends the
-net change of the result. Laws:
+The actors of two nodes are subclasses: `spread`, where a best value spreads along edges, and `pull`, where every key
+pulls parts along its edges in each round. The inputs of such a node are arrangements by no key, so all rows are on one
+worker. An epoch is one call of `run`: the actor hands the changes at the inputs to the arrays (`stage`), has the loop
+run to its end (`converge`), and sends the net change of the result. Laws:
 
-- **Derived.** All that arrays have follows from the arrangements at the inputs. The node's own state is its result. The
-  first time that an actor is run, it takes all rows that there are, and compares the result with its state. So it makes
-  no difference which states were kept, and which were built anew.
+- **Derived.** All that the arrays hold follows from the arrangements at the inputs, so the only state of the node is
+  the result of the loop. The first time that an actor is run, it takes all rows at the inputs, and sends the difference
+  between its result and its state. So the result is the same whichever states were kept, and which were built anew.
 - **Once.** Each change at an input is handed over once.
 
-Cost: the first run of an actor, after a start or after an epoch that was refused, takes all rows.
+Cost: the first run of an actor, after a start or after an epoch that was refused, takes all rows, and reads the state.
+The subclasses say what a later run costs.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Arranged, Arrangement, Context, so_far
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
@@ -51,6 +54,8 @@ class ArrayLoop(Arranged):
             arrangement.readers.append(partial(self.announced, port))
         self._came: dict[Timestamp, list[tuple[int, Changes]]] = {}
         self._began = False
+        self._rounds: list[RoundFigures] = []
+        """What the rounds did that were not told yet."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         """Take changes at an input."""
@@ -60,6 +65,14 @@ class ArrayLoop(Arranged):
         """Run the loop, and give what the result differs by from that of the last run: columns, and diffs. The first
         run gives all rows."""
         raise NotImplementedError
+
+    def measured(self) -> Sequence[RoundFigures]:
+        """What the rounds of the last `converge` did, in their order. Called once, after it."""
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        told, self._rounds = self._rounds, []
+        return told
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
         self.context.arrive(port, time)
@@ -79,6 +92,7 @@ class ArrayLoop(Arranged):
             for columns, diffs in self.converge()
             if len(diffs)
         ]
+        self._rounds += self.measured()
         if is_first:
             for rows in content_of(so_far(self.arrangement.spine, upper), time):
                 given.append(rows.with_columns([rows.columns[at] for at in self._order]).negate())

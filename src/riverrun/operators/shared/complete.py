@@ -1,20 +1,24 @@
 """Complete: which records have all the replies to their requests, and which replies each of them goes on with.
 
-Called by `gather` once for each time at which records or replies came. The *ids* identify a record, and the *place* of
-a request is its number among the requests of its record; a reply carries both. Equal records are *copies*: one record
-with a diff of more than one. A reply with a negative place says that the request was late. Laws:
+Called by `gather` once for each time at which records or replies came. A record has made requests to a shared state,
+and waits for a reply to each. The *ids* identify a record, and the *place* of a request is its number among the
+requests of its record; a reply carries both. A request is *late* when the state may have lost the values that it asks
+for (`fetch`). The reply to a late request has no values, and carries the complement of the place, which is negative.
+Equal records are *copies*: one record with a diff of more than one, and with as many replies for each place. The
+replies to the requests of a deletion have diffs below zero. Laws:
 
-- **All replies.** A record is whole when each of its places has as many replies, late ones included, as the record has
-  copies.
-- **Late copies stop.** The copies that go no further are as many as the late replies of one place, the place with the
-  most of them. A late reply of a deletion, one below zero, takes back the last reply of its place that was not late,
-  or a late reply where there is no other. So a deletion takes effect at once, and late replies that come after the
-  deletion count against the copies that are left.
-- **Lots in turn.** Replies that were given to one place at one time are alike: they are a *lot*. The lots of a place
-  are in the order of their times, late replies behind them. The first copy goes on with the first reply of each place,
-  the second copy with the second reply, and so on. Where replies do not say when they were given, all replies of a
-  place are one lot. A lot below zero is one of a deletion; no place has lots above zero and lots below, apart from late
-  ones, as `fetch` refuses to take back an answer that was given at another time.
+- **All replies.** A record is *whole*, and waits no longer, when each of its places has as many replies, late ones
+  included, as the record has copies.
+- **Late copies stop.** The copies of a whole record that go no further are as many as the late replies of one place,
+  the place with the most of them. The other copies go on.
+- **Late deletions.** A late reply to a deletion takes back the last reply of its place that was not late. Where every
+  reply of the place was late, it takes back a late one. So a deletion takes effect at once, and late replies that come
+  after the deletion count against the copies that are left.
+- **Lots in turn.** Replies that were given to one place at one time are alike: they are a *lot*. Where replies do not
+  say when they were given, all replies of a place are one lot. The lots of a place are in the order of their times,
+  late replies behind them. The first copy goes on with the first reply of each place, the second copy with the second
+  reply, and so on. Late replies aside, the lots of a place are all above zero, or all below zero, since `fetch` refuses
+  to take back an answer that was given at another time.
 
 Cost: some hundreds of ns a reply, in sorting; where a place has several lots, some 50 us a record besides.
 """
@@ -142,8 +146,8 @@ def _lots(of_reply: Rows, places: Rows, when: Sequence[Rows], diffs: Rows) -> _L
 
 
 def _taken_back(lots: _Lots, kinds: Rows) -> _Lots:
-    """The lots less the replies that late deletions take back (the late-copies-stop law); the late lots of a place
-    become one."""
+    """The lots less the replies that late deletions take back (the late-deletions law); the late lots of a place become
+    one."""
     pairs, sums = lots.pairs, lots.sums.copy()
     pair = np.repeat(np.arange(len(pairs)), np.diff(np.append(pairs, len(sums))))
 

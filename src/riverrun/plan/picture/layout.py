@@ -1,8 +1,9 @@
 """Layout: where the blocks of a layered drawing go, and along which points their links run.
 
-`svg` calls `place` for each scope of a plan. It takes five steps, as Sugiyama, Tagawa and Toda have them: links that
-close a cycle are set aside; every block gets a layer, by the longest path to it; links over several layers get a slot
-in each; the order within layers is improved by barycentres, as long as fewer links cross; then blocks move to where
+`svg` calls `place` for each scope of a plan: for the whole, and for the inside of each loop. `place` takes five steps,
+as Sugiyama, Tagawa and Toda have them. Links that close a cycle are set aside. Every block gets a layer: the longest
+path to the block, or further down, where that makes links shorter. Links over several layers get a slot in each. Some
+sweeps sort layers by barycentres, and the order in which the fewest links cross is kept. Then blocks move to where
 their links are straightest (least squares that respect the distances, solved exactly for one layer at a time). Links
 that go back run around the side.
 

@@ -2,21 +2,23 @@
 
 The process of every worker has a `BusyTime`, whose seconds it sends to the driver with its signs of life (`balance`).
 Measured by the clock on the wall, two workers with the same work are busy for different times where processes compete
-for processors: the one that is moved aside more often looks slow. So the time counts that the thread was at work, less
-the time in which it was ready and had no processor, which Linux tells of every thread. On other systems all of the time
-at work counts. Laws:
+for processors: the worker that is moved aside more often looks slow. So busy time is the time at work (`worked`, to
+which the thread adds each of its steps), less the time in which the thread was ready and had no processor. Linux tells
+that of every thread; on other systems all of the time at work counts. Laws:
 
 - **Own time.** Of the time at work, the time counts in which the thread computed or waited for something (a lock, a
   disk, a sleep), and not the time in which it waited for a processor.
 - **Bounded.** Busy time is never more than the time at work, and never less than the time that the thread computed. (A
-  thread that is woken waits for a processor while it is not at work, and Linux does not tell such waits apart.)
+  thread that is woken waits for a processor before it is at work. Linux counts such waits with the others, so too much
+  would be taken off without the bounds.)
 - **Forward.** Busy time never decreases. A step that is under way counts when it is over.
+
+In the example `schedule` says for how many seconds the thread has computed, and has waited for a processor. Of its
+first 6 seconds at work the thread waited for 3, of the next 8 for none.
 
 >>> schedule = iter([(0.0, 0.0), (1.0, 3.0), (9.0, 3.0)])
 >>> busy = BusyTime(lambda: next(schedule))
->>> busy.worked = (
-...     6.0  # of these the thread computed for one second, and waited for a processor for three
-... )
+>>> busy.worked = 6.0
 >>> busy.own()
 3.0
 >>> busy.worked = 14.0

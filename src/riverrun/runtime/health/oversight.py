@@ -1,14 +1,19 @@
 """Oversight: deadlines and stragglers of a run on other processes, looked after once a tick.
 
 A `RemoteCluster` has one `Overseer` and calls `look` with every tick of its clock, under the lock of the cluster. The
-overseer looks at the coordinator, has it change its workers or their shares where that is due, and sends no messages of
-its own. Laws:
+overseer looks at the coordinator, has the coordinator change the workers or their shares where that is due, and sends
+no messages of its own. A *change* gives the run another number of workers, or other shares; the workers that are
+started for a change are its *newcomers*. A *straggler* is a worker that is busy for much longer than the others
+(`balance`). Laws:
 
-- **Ready or not.** When not all workers have reported by the deadline, the run is to end, with the reason as far as the
-  launcher knows it. When the newcomers of a change have not reported by the deadline, the change is given up, and the
-  run goes on.
+- **Ready or not.** When not all workers have reported by the deadline, the run is to end. When the newcomers of a
+  change have not reported by the deadline, the change is given up, and the run goes on. Either error has the launcher's
+  advice. (`departures` asks for the same errors where processes end too early. Then the error also tells what the last
+  process said.)
 - **Allowed only.** Because of a straggler shards are moved, or a worker is added, only if the user allows that, and if
   there is a checkpoint path, through which shards can move. A worker is added only if there is room for it.
+
+Cost: a few comparisons for each tick, and the search for a straggler.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ built. Laws:
   to the tables by hand.
 - **Inside a list column.** In ``list.eval``, ``list.agg`` and ``list.filter``, aggregates, sorts and the like of the
   items are allowed, since all items of one list belong to one row. Functions of chance are refused there too.
-- **Steady digits.** `check_steady` refuses the few divisions and powers for which Polars gives another last digit when
-  the same rows are cut into batches in another way.
+- **Steady digits.** For a few divisions and powers Polars gives another last digit when the same rows are cut into
+  batches in another way. These are refused: inside lists by `check`, elsewhere by `check_steady`, which `compiled`
+  calls for the expressions that it leaves to Polars.
 
 Two things are allowed on trust. A Python function counts as row-wise when the user says so, by ``map_elements``, or by
 ``map_batches`` with ``is_elementwise=True``; nothing checks the function. And ``hash`` is allowed, though Polars
