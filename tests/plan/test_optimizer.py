@@ -376,6 +376,37 @@ def test_a_changed_loop_is_built_anew_from_what_stands_outside(
                 Comparison(f"life {life}").compare(run, expected, again=True)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_result_that_was_not_kept_is_added_at_once(workers: int, tmp_path: Path) -> None:
+    """As one that was kept would be: without ``rebuild``."""
+
+    def program(edges: Any, others: Any, more: bool = False) -> dict[str, Any]:
+        counts, kinds = edges.group_by("src").count(), others.distinct()
+        outputs = {
+            "many": counts.filter(pl.col("count") > 1),
+            "kinds": kinds.select(src=dst, dst=src),
+        }
+        return {**outputs, **({"counts": counts, "distinct": kinds} if more else {})}
+
+    source = random.Random(workers)
+    rows = {each: Rows(any_row(schema)) for each, schema in SCHEMAS.items()}
+    for life in range(3):
+        each_program = partial(program, more=life > 0)
+        options: dict[str, Any] = {"workers": (workers + life) % 3 + 1, "checkpoint": tmp_path}
+        with build(each_program, SCHEMAS).run(**options) as run:
+            if life:
+                there = {each: list(rows[each].there.elements()) for each in rows}
+                expected = from_scratch(each_program, SCHEMAS, there)
+                Comparison(f"life {life}").compare(run, expected, again=True)
+            for each, drawn in rows.items():
+                feed(run, each, drawn.epoch(source, 8))
+            run.commit()
+            there = {each: list(rows[each].there.elements()) for each in rows}
+            expected = from_scratch(each_program, SCHEMAS, there)
+            Comparison(f"life {life}, on").compare(run, expected, again=True)
+            run.checkpoint()
+
+
 # -- told
 
 

@@ -158,6 +158,9 @@ class Comparison:
     dropped: tuple[str, ...]
     """States of the checkpoint that the program does not need."""
     routes: BackfillRoutes = field(repr=False)
+    only_left_out: bool = False
+    """Whether all states that have to be built anew are of nodes that the old program had: the optimizer left them out,
+    and the program that wrote the checkpoint would have them as they will be."""
 
     @property
     def fresh(self) -> frozenset[int]:
@@ -244,7 +247,8 @@ class _Comparing:
             for name in states_of(self.plan.nodes[number])
         }
         dropped = sorted(self.stored.states.difference(keep.values()))
-        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), routes)
+        known = all(self.words[self.plan.nodes[at].name] in self.old_names for at in fresh)
+        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), routes, known)
 
     def _old_states(self, node: Node) -> dict[str, str] | None:
         """The names of a node's states, each with the name in the checkpoint (the law *same lineage, same state*).

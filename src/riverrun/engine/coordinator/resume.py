@@ -5,7 +5,8 @@ says (`plan.diff`). There are three ways to go on, and the first that is possibl
 
 - **straight**: the checkpoint has every state that the program needs. Other states of the checkpoint are dropped.
 - **backfill**, where the user says ``rebuild=True``: the checkpoint has some of the states, and the others are built
-  from these, in an epoch of its own before the next epoch (`engine.backfill`).
+  from these, in an epoch of its own before the next epoch (`engine.backfill`). The user need not say so where the
+  checkpoint lacks a state only since the optimizer had left it out, as nobody read it (`plan.optimizer.unread`).
 - **replay**, where the user says ``rebuild=True`` and the log still has all epochs: nothing is taken from the
   checkpoint, and all epochs are done again.
 
@@ -111,10 +112,10 @@ def decide(
         return Continuation.STRAIGHT, Resume(
             stored.epoch, comparison.keep, number=manifest.number, depths=depths
         )
-    if not rebuild:
+    if not rebuild and not (comparison.only_left_out and _is_possible(comparison)):
         raise _incompatible(where, comparison, whole)
     routes = comparison.routes
-    if not routes.inputs and not routes.stuck:
+    if _is_possible(comparison):
         _LOG.info("resuming %s: built anew: %s", where, ", ".join(comparison.rebuild))
         return Continuation.BACKFILL, Resume(
             stored.epoch - 1, comparison.keep, routes, manifest.number, depths
@@ -123,6 +124,11 @@ def decide(
         _LOG.info("resuming %s: all epochs are done again", where)
         return Continuation.REPLAY, None
     raise _not_rebuildable(where, comparison)
+
+
+def _is_possible(comparison: Comparison) -> bool:
+    """Whether all states can be built from what is kept."""
+    return not comparison.routes.inputs and not comparison.routes.stuck
 
 
 def _depths(plan: Plan, manifest: Manifest, keep: Mapping[str, str]) -> dict[str, int]:
@@ -138,7 +144,7 @@ def _depths(plan: Plan, manifest: Manifest, keep: Mapping[str, str]) -> dict[str
 
 def _incompatible(where: str, comparison: Comparison, whole: bool) -> CheckpointError:
     routes = comparison.routes
-    if not routes.inputs and not routes.stuck:
+    if _is_possible(comparison):
         hint = "run with rebuild=True: what is kept is taken from the checkpoint, and the rest is built anew from it"
     elif whole:
         hint = (
