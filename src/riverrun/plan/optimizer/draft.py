@@ -99,7 +99,12 @@ class Draft:
         self._reasons.append(reason)
 
     def plan(self) -> Plan:
-        """The plan as it is now."""
+        """The plan as it is now. Who changed it has said why."""
+        if not self._before and len(self.nodes) == len(self._plan.nodes):
+            if len(self._reasons) == len(self._plan.reasons):
+                return self._plan
+            nodes = tuple([self.nodes[number] for number in range(len(self.nodes))])
+            return replace(self._plan, nodes=nodes, reasons=_gathered(self._reasons))
         order = []
         for node in self._plan.nodes:
             order += [new for new in self._before.get(node.number, ()) if new in self.nodes]
