@@ -53,6 +53,7 @@ from riverrun.plan.explain import explain
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.plan.loop_figures import loops_of
 from riverrun.plan.operator import Role
+from riverrun.plan.optimizer import narrowed
 from riverrun.plan.picture.svg import to_svg
 from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain
@@ -110,6 +111,8 @@ class Run:
     def __init__(self, plan: Plan, options: RunOptions) -> None:
         freeze()  # before there is anything of this run
         carrier = carrier_of(options.on)
+        if options.checkpoint is None:
+            plan = narrowed(plan)
         request = cluster_request(plan, options, carrier)
         make_ready(kernels_of(plan))
         self.plan = plan
@@ -442,9 +445,14 @@ class Run:
         self._pacing.finish_released()
         self._cluster.scale(workers)
 
-    def explain(self) -> str:
-        """The plan, as text."""
-        return explain(self.plan)
+    def explain(self, *, rows: bool = False) -> str:
+        """The plan, as text. With `rows`, also how many changes each state keeps, which is what the optimizer's choices
+        save or cost."""
+        check_flag(rows, "rows")
+        if not rows:
+            return explain(self.plan)
+        states = self.status()["states"]
+        return explain(self.plan, {name: figures["rows"] for name, figures in states.items()})
 
     def _repr_html_(self) -> str:
         status = self.status()
