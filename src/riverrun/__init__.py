@@ -126,10 +126,11 @@ _NAMES = {
         "total", "update", "within",
     ),
     "graphs": (
-        "bfs", "clustering_coefficient", "components", "cycles", "k_core", "label_propagation", "nodes_of", "pagerank",
-        "shortest_paths", "strongly_connected_components", "triangle_counts", "triangles", "undirected",
+        "Graph", "adaptive_pagerank", "bfs", "clustering_coefficient", "components", "cycles", "k_core",
+        "label_propagation", "nodes_of", "pagerank", "pregel", "shortest_paths", "strongly_connected_components",
+        "triangle_counts", "triangles", "undirected",
     ),
-    "learning": ("Model", "ftrl"),
+    "learning": ("Clusters", "Model", "Regression", "ftrl", "k_means", "logistic_regression"),
     "loops": ("greatest", "least"),
     "options": ("Checkpoint", "Recovery", "Security"),
     "testing": (

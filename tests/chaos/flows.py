@@ -167,6 +167,13 @@ class Spread(Reached):
     mode = "arrays"
 
 
+class ByRounds(Reached):
+    """The same, each round computed from scratch."""
+
+    name = "by rounds"
+    mode = "rounds"
+
+
 class Walks(EdgesProgram):
     """How many walks of up to three edges end at each node, each weighed by where it came from: a loop that pulls."""
 
@@ -201,6 +208,7 @@ class Nearest(EdgesProgram):
     """How near a node is to the nodes with edges to 0, by a delta iteration in which keys come and go."""
 
     name = "nearest"
+    mode = "arrays"
     columns = ("node", "far")
 
     def build(self, edges: Any) -> Any:
@@ -213,7 +221,7 @@ class Nearest(EdgesProgram):
 
         best = rr.loops.least("far")
         return near.iterate_delta(
-            send(near), key="node", send=send, better=best, missing="add", mode="arrays"
+            send(near), key="node", send=send, better=best, missing="add", mode=self.mode
         )
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
@@ -225,6 +233,51 @@ class Nearest(EdgesProgram):
                 if src in far and far[src] + src % 3 < far.get(dst, 1 << 30):
                     far[dst], changed = far[src] + src % 3, True
         return dict.fromkeys(far.items(), 1)
+
+
+class Stepped(Nearest):
+    """The same by supersteps."""
+
+    name = "stepped"
+    mode = "superstep"
+
+
+class Grown(EdgesProgram):
+    """Nodes at an odd and at an even number of edges behind 0, until there are three of a kind or no more come: two
+    solutions, and a test of the program's own for the end."""
+
+    name = "grown"
+    columns = ("node", "odd")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        even = checked.filter(pl.col("src") == 0).select(node="src").distinct()
+
+        def behind(rows: Any) -> Any:
+            return rows.join(checked, left_on="node", right_on="src").select(node="dst")
+
+        def step(now: Any) -> Any:
+            odd = behind(now["even"]).concat(now["odd"]).distinct()
+            return {"odd": odd, "even": behind(now["odd"]).concat(now["even"]).distinct()}
+
+        def grow(before: Any, after: Any) -> Any:
+            new = [after[each].anti_join(before[each], on="node") for each in ("odd", "even")]
+            few = after["odd"].count("n").filter(pl.col("n") < 3).select("n")
+            return new[0].concat(new[1]).join(few, how="cross").select("node")
+
+        start = {"odd": even.filter(pl.col("node") > 0), "even": even}
+        found = rr.loops.iterate(start, step, until=grow)
+        return found["odd"].with_columns(odd=1).concat(found["even"].with_columns(odd=0))
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        sets: list[set[int]] = [{src for src, _ in edges if src == 0}, set()]
+        while True:
+            after = [
+                sets[at] | {dst for src, dst in edges if src in sets[1 - at]} for at in range(2)
+            ]
+            grows, sets = after != sets and len(after[1]) in (1, 2), after
+            if not grows:
+                return {(node, odd): 1 for odd in range(2) for node in sets[odd]}
 
 
 class Met(EdgesProgram):
@@ -349,6 +402,9 @@ FLOWS: dict[str, Callable[[], Program]] = {
             Spread,
             Walks,
             Nearest,
+            ByRounds,
+            Stepped,
+            Grown,
             Met,
             Strong,
         )

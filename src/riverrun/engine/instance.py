@@ -34,7 +34,7 @@ from riverrun.errors import BadMessage, RiverrunError
 from riverrun.forks import finalize
 from riverrun.interrupts import is_due
 from riverrun.operators.arrange import Tap
-from riverrun.operators.loops import Returning
+from riverrun.operators.loops import GoingAround
 from riverrun.operators.sources import Source
 from riverrun.plan.loop_figures import LoopFigures
 from riverrun.plan.operator import Actor, Arranged, Context, Role, located
@@ -104,7 +104,7 @@ class Instance:
         self._clock = None if plan.clock is None else self._actor(plan.clock, Source)
         self.taps.update((name, self._actor(node, Tap)) for name, node in plan.outputs.items())
         self._returning = [
-            self._actor(node, Returning) for node in plan.nodes if node.operator.is_feedback
+            self._actor(node, GoingAround) for node in plan.nodes if node.operator.is_feedback
         ]
         self._meter = RoundMeter(plan, self._actors)
         self._expected: dict[int, tuple[tuple[pa.DataType, ...], int]] = {}
@@ -127,8 +127,11 @@ class Instance:
         for node in self.plan.in_reading_order:
             if not node.operator.has_actor:
                 continue
-            read = node.inputs if node.operator.reads_arrangements else ()
-            sources = [self._actors[port.node] for port in read]
+            sources = [
+                self._actors[port.node]
+                for at, port in enumerate(node.inputs)
+                if node.operator.reads(at)
+            ]
             context = Context(
                 node, self.index, shards, self._states, sources, history, first, spill, self._actors
             )

@@ -53,6 +53,7 @@ from riverrun.frontends.collections.joins import join
 from riverrun.frontends.collections.kept import kept_columns
 from riverrun.frontends.collections.loops import iterate
 from riverrun.frontends.collections.rows import Rows, clock_port, deepest, one_line
+from riverrun.frontends.collections.stopping import Until
 from riverrun.frontends.collections.widening import common_kind, widened
 from riverrun.frontends.elsewhere import COLLECTION
 from riverrun.frontends.shared.fetch import fetch, lookup
@@ -896,11 +897,15 @@ class Collection(Rows):
     @formerly(limit="rounds=, the number of rounds after which the loop stops")
     def iterate(
         self,
-        body: Callable[..., Collection],
+        body: Callable[..., Any],
         *,
         rounds: int | None = None,
+        until: Until = None,
         at: pl.Expr | str | None = None,
+        key: str | Sequence[str] | None = None,
         mode: str = "auto",
+        maintain: str = "auto",
+        expect: int | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -909,9 +914,19 @@ class Collection(Rows):
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
-        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts
-        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can. The
-        result is the same.
+        is called.
+
+        With `until`, the loop ends earlier: ``rr.loops.tolerance("rank", 1e-9)`` ends it when no row of a `key` comes
+        or goes, and no rank moves by more; a function of the collections before and after a round ends it when the rows
+        that it gives are none; ``rr.loops.unchanged`` is what happens without `until`. `body` may also say so itself:
+        it returns a pair, the next round and a collection, and the loop ends when that is empty.
+
+        `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts along them
+        (sums, as in PageRank); by ``rounds``, each computed from scratch; or by ``differential`` dataflow, which keeps
+        the changes of every round. ``auto`` takes arrays where it can, rounds where the loop is stopped by `until`, is
+        to ``restart`` (`maintain`) or has many rounds (`expect`, about how many there are), and differential dataflow
+        otherwise: a change then costs what differs by it. By rounds, and on arrays that pull, the loop runs again in
+        each epoch in which one of its inputs changes. The result is the same in every mode.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -925,7 +940,10 @@ class Collection(Rows):
         >>> once(lambda numbers: numbers.iterate(doubled), numbers=[{"n": 3}]).rows()
         [(3,), (6,)]
         """
-        return iterate(self, body, rounds=rounds, at=at, mode=mode, name=name, patience=patience)
+        return iterate(
+            self, body, rounds=rounds, until=until, at=at, key=key, mode=mode, maintain=maintain, expect=expect,
+            name=name, patience=patience,
+        )  # fmt: skip
 
     def iterate_delta(
         self,
@@ -938,6 +956,8 @@ class Collection(Rows):
         missing: str = "drop",
         rounds: int | None = None,
         mode: str = "auto",
+        maintain: str = "auto",
+        expect: int | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -957,7 +977,8 @@ class Collection(Rows):
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
-        rounds is an error. `mode` is as in `iterate`. `name` is what the loop is called.
+        rounds is an error. `mode`, `maintain` and `expect` are as in `iterate`, except that rounds are called
+        ``superstep`` here. `name` is what the loop is called.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -981,8 +1002,8 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self, workset, key, body, send, better, missing, rounds, mode, name, patience
-        )
+            self, workset, key, body, send, better, missing, rounds, mode, maintain, expect, name, patience
+        )  # fmt: skip
 
     # -- inside
 

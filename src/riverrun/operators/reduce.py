@@ -32,6 +32,7 @@ import pyarrow as pa
 from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, queries_of
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.operators.kept import describe_kept, row_placement
+from riverrun.operators.rounds.groups import GroupRound
 from riverrun.plan.operator import (
     Arranged,
     Arrangement,
@@ -42,6 +43,7 @@ from riverrun.plan.operator import (
     so_far,
 )
 from riverrun.progress import Antichain, Timestamp, less_equal
+from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import int64_column, take_columns
@@ -96,6 +98,30 @@ class Reduce(Operator):
         if self.keeps:
             placed = row_placement(inputs[0], (*self.key, *self.keeps), schema)
         return placed
+
+    @property
+    def arity(self) -> int:
+        """How many arrangements the groups are read from: one for each part."""
+        return len(self.parts)
+
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of results with these columns."""
+        return state_schema(columns, self.key)
+
+    def evaluate(
+        self, views: Sequence[View], keys: Keys, time: Timestamp, schema: pa.Schema
+    ) -> Evaluated:
+        """The results of the keys as of a time, from a view of each input."""
+        results = [
+            part.evaluate(view, keys, time) for part, view in zip(self.parts, views, strict=True)
+        ]
+        queries, columns, counts = results[0]
+        for other in results[1:]:
+            columns = (*columns, *_align(queries, other))
+        return queries, columns, counts
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GroupRound(self)
 
     def start(self, context: Context) -> Reducer:
         return Reducer(context, self)
@@ -224,7 +250,7 @@ class Reducer(Grouper):
 
     def __init__(self, context: Context, operator: Reduce) -> None:
         super().__init__(context, operator.key)
-        self._parts = operator.parts
+        self._operator = operator
         # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
         (only, *others) = operator.parts
         self._counts = (
@@ -238,13 +264,7 @@ class Reducer(Grouper):
         super().announced(port, batch, time)
 
     def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
-        results = [
-            part.evaluate(view, keys, time) for part, view in zip(self._parts, views, strict=True)
-        ]
-        queries, columns, counts = results[0]
-        for other in results[1:]:
-            columns = (*columns, *_align(queries, other))
-        return queries, columns, counts
+        return self._operator.evaluate(views, keys, time, self.node.schemas[0])
 
     def _renew(self, keys: Keys, time: Timestamp, upper: Antichain) -> None:
         if self._counts:

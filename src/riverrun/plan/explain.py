@@ -136,7 +136,10 @@ class _Explained:
                 why = self.plan.differential.get(scope.number)
                 if why is not None and scope.number not in seen:
                     rounds += f"; differential, {one_line(why)}"
-                rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.name)}, {rounds}",))
+                by_rounds = self.plan.by_rounds.get(scope.number)
+                if by_rounds is not None and scope.number not in seen:
+                    rounds = one_line(by_rounds)
+                rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.called)}, {rounds}",))
                 seen.add(scope.number)
                 open_scopes.append(scope)
             rows.append(

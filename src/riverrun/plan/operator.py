@@ -168,6 +168,9 @@ class Operator:
     common_figures: ClassVar[frozenset[str]] = frozenset()
     """The names of those figures (`Actor.figures`) that are the same on all workers, and so are not added up. For a
     state with a `time_column`, they are times in that column's type."""
+    reads_outside: ClassVar[bool] = False
+    """Of an operator of a round (`in_round`): whether an input that reads an arrangement may read one from outside of
+    the loop, which is the same in all rounds."""
     known_by_input: ClassVar[bool] = False
     """Whether messages to people call the rows of this node by the name of the node's first input."""
     runs_loop: ClassVar[bool] = False
@@ -287,6 +290,12 @@ class Operator:
             first_input.setdefault(source, at)
         return sorted(first_input.values())
 
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        """The operator that gives for the rows of one round alone what this one gives for their sums over all rounds
+        (`operators.rounds`); None where there is none. `varying` says of each input whether its rows differ from round
+        to round; those of one input do at least."""
+        return None
+
     # -- on a worker
 
     @property
@@ -318,6 +327,9 @@ class Linear(Operator):
     def as_linear(self) -> Linear:
         return self
 
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        return self if not (self.steps_out or self.passes_all) and self.deterministic else None
+
     @property
     def used(self) -> Sequence[int] | None:
         """The columns of the input that `apply` looks at; None for all."""
@@ -337,6 +349,9 @@ class Exchanging(Operator):
     @property
     def as_exchange(self) -> Exchanging:
         return self
+
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        return self if self.deterministic else None
 
     @property
     def adds_before(self) -> bool:

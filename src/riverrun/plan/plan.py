@@ -50,6 +50,8 @@ from riverrun.state.types import type_text
 
 OperatorKind = TypeVar("OperatorKind", bound=Operator)
 MANY_ORIGINS = 16
+BY_ROUNDS = ":rounds"
+"""What the scope of a loop by rounds has behind the name of the loop."""
 FROM = " <- "
 """In a fingerprint, this stands between what a node is and the names of the nodes it takes from. No name contains
 it."""
@@ -71,6 +73,11 @@ class Scope:
         parent = self.parent
         object.__setattr__(self, "depth", 1 if parent is None else parent.depth + 1)
         object.__setattr__(self, "path", "" if parent is None else f"{parent.path}{self.name}/")
+
+    @property
+    def called(self) -> str:
+        """The name of the loop, for people: also of one that was written a second time, by rounds."""
+        return self.name.removesuffix(BY_ROUNDS)
 
     def is_inside(self, other: Scope) -> bool:
         """Whether this scope is `other`, or a loop inside `other`."""
@@ -122,6 +129,15 @@ class Choice:
     """Where the rows leave the loop."""
     instead: Port
     """Where they are given without the loop."""
+    also: tuple[tuple[Port, Port], ...] = ()
+    """The same of further rows that leave the loop: both ports of each."""
+    must: bool = False
+    """Whether the loop as it is written gives other rows, and so must not be taken."""
+
+    @property
+    def ends(self) -> dict[Port, Port]:
+        """All ports where rows leave the loop, each with the port where they are given without it."""
+        return {self.leave: self.instead, **dict(self.also)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +151,8 @@ class Plan:
     """Where the program can take one of two ways. The optimizer takes one (`plan.optimizer`)."""
     differential: Mapping[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
+    by_rounds: Mapping[int, str] = field(default_factory=dict)
+    """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -401,6 +419,8 @@ class PlanBuilder:
     choices: list[Choice] = field(default_factory=list)
     differential: dict[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
+    by_rounds: dict[int, str] = field(default_factory=dict)
+    """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
     keys."""
@@ -535,6 +555,7 @@ class PlanBuilder:
             tuple(self.scopes),
             tuple(self.choices),
             dict(self.differential),
+            dict(self.by_rounds),
         )
         _ = plan.topology
         for node in plan.nodes:

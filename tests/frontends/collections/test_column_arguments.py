@@ -492,6 +492,8 @@ WITHOUT = {
     "dst": {"src": pl.Int64, "dest": pl.Int64, "time": pl.Int64, "weight": pl.Float64},
 }
 ON_GRAPHS = {
+    "Graph": lambda flow, edges: graphs.Graph(None, edges),
+    "adaptive_pagerank": lambda flow, edges: graphs.adaptive_pagerank(edges),
     "bfs": lambda flow, edges: graphs.bfs(edges, flow.input("s", {"node": pl.Int64})),
     "clustering_coefficient": lambda flow, edges: graphs.clustering_coefficient(edges),
     "components": lambda flow, edges: graphs.components(edges),
@@ -509,7 +511,16 @@ ON_GRAPHS = {
     "triangle_counts": lambda flow, edges: graphs.triangle_counts(edges),
     "triangles": lambda flow, edges: graphs.triangles(edges),
     "undirected": lambda flow, edges: graphs.undirected(edges),
+    "pregel": lambda flow, edges: graphs.pregel(
+        graphs.Graph(None, edges), {}, send={"n": 1}, combine={"n": rr.sum("n")}
+    ),
     "ftrl": learning.ftrl,
+    "k_means": lambda flow, edges: learning.k_means(
+        edges, flow.input("s", {"cluster": pl.Int64, "src": pl.Int64, "dst": pl.Int64})
+    ),
+    "logistic_regression": lambda flow, edges: learning.logistic_regression(
+        edges, ["src", "dst"], label="weight"
+    ),
 }
 
 
@@ -571,7 +582,7 @@ def test_every_argument_is_known():
     for name in ("count", "count_distinct", "first", "last", "max", "mean", "min", "sum"):
         for argument in inspect.signature(getattr(rr, name)).parameters:
             assert f"rr.{name}.{argument}" in drawn
-    listed = {*graphs.__all__, *learning.__all__} - {"Model"}
+    listed = {*graphs.__all__, *learning.__all__} - {"Clusters", "Model", "Regression"}
     assert listed == set(ON_GRAPHS)
 
 

@@ -57,16 +57,20 @@ from riverrun.frontends.arguments import (
     type_in_words,
 )
 from riverrun.frontends.collections.best import Better
+from riverrun.frontends.collections.executors import choose
 from riverrun.frontends.collections.loops import (
     WIDENINGS,
     Variable,
+    Way,
     Wider,
     check_arguments,
     check_limits,
     check_mode,
+    check_upkeep,
 )
+from riverrun.frontends.collections.rounds import LoopEnd
 from riverrun.frontends.collections.rows import Rows, deepest
-from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
+from riverrun.frontends.collections.shapes import on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
 
 _METHOD = "iterate_delta"
 _MISSING = ("drop", "add")
+MODES = ("auto", "arrays", "superstep", "differential")
 
 
 def iterate_delta(
@@ -93,6 +98,8 @@ def iterate_delta(
     missing: str,
     rounds: int | None,
     mode: str,
+    maintain: str,
+    expect: int | None,
     name: str | None,
     patience: int,
 ) -> Collection:
@@ -119,7 +126,8 @@ def iterate_delta(
             hint='missing="drop" (the default) or missing="add"',
         )
     check_limits(_METHOD, rounds, patience, line)
-    check_mode(_METHOD, mode, line)
+    check_mode(_METHOD, mode, line, MODES)
+    check_upkeep(_METHOD, mode, maintain, expect, line)
     if rounds == 0:
         return solution
     scope = deepest(solution, workset)
@@ -128,7 +136,8 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                return loop.close(step, send is not None, rounds, mode, name, patience)
+                way = Way(rounds, None, None, keys, mode, maintain, expect, name, patience, line)
+                return loop.close(step, send is not None, way)
         except Wider as wider:
             refusal = wider.refusal
             if wider.start is workset:
@@ -190,18 +199,15 @@ class _DeltaLoop:
         self,
         step: Callable[..., Any],
         sends: bool,
-        rounds: int | None,
-        mode: str,
-        name: str | None,
-        patience: int,
+        way: Way,
     ) -> Collection:
         """Build the loop. `step` gives the delta and the next workset; if it `sends`, the workset is the delta, and it
         gives the next workset."""
         builder = self._start._builder
-        loop = builder.loop(self._start.scope, name)
+        loop = builder.loop(self._start.scope, way.name)
         first = self._one_row_a_key(self._start)
-        solution = Variable.entering(first, loop, rounds, patience)
-        workset = Variable.entering(self._workset, loop, rounds, patience)
+        solution = Variable.entering(first, loop, way.rounds, way.patience)
+        workset = Variable.entering(self._workset, loop, way.rounds, way.patience)
         if sends:
             delta: Collection = workset.inside
         else:
@@ -213,20 +219,23 @@ class _DeltaLoop:
             following = self._sent(step, accepted)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
-        workset.close(following, _METHOD, self._line)
-        result = solution.close(following_solution, _METHOD, self._line).leave()
+        following_workset = workset.close(following, _METHOD, self._line)
+        closed = solution.close(following_solution, _METHOD, self._line)
 
         def fast(at_loop: str) -> Collection:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
-            if rounds is not None:
+            if way.rounds is not None:
                 raise NoShape("it has a number of rounds")
+            if way.maintain == "restart":
+                raise NoShape("it runs from its start in each epoch")
             shape = spread_of_send(
                 self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
             )  # fmt: skip
-            return on_arrays(shape, patience, at_loop)
+            return on_arrays(shape, way.patience, at_loop)
 
-        offer_arrays(fast, loop, result, mode, self._line)
+        variables = [closed, following_workset]
+        (result,) = choose(variables, [closed.leave()], way, LoopEnd(key=self._key), fast)
         return result
 
     def _called(

@@ -16,14 +16,14 @@ Cost: linear in the steps of the loop's body, when the program is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import PlanError, RiverrunError
+from riverrun.errors import RiverrunError
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.derivation import (
     Filtered,
@@ -48,7 +48,7 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Choice, Port, Scope
+from riverrun.plan.plan import Port, Scope
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -108,39 +108,7 @@ def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
     return solution._add(operator, arranged, result, f"{loop}:spread").select(*solution.columns)
 
 
-def offer_arrays(
-    fast: Callable[[str], Collection],
-    loop: Scope,
-    result: Collection,
-    mode: str,
-    line: str,
-) -> None:
-    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be.
-
-    `fast` makes the same rows on arrays, by a node whose name begins with a word that it is given; or it raises a
-    `NoShape`.
-    """
-    builder = result._builder
-    if mode == "differential":
-        builder.differential[loop.number] = "mode='differential'"
-        return
-    try:
-        with builder.whole_or_not():
-            _check_seen(loop, result)
-            instead = fast(loop.path.rstrip("/"))
-    except NoShape as reason:
-        if mode == "arrays":
-            raise PlanError(
-                "plan.no_arrays",
-                f"cannot run the loop {loop.path.rstrip('/')!r} on arrays ({line}): {reason}",
-                hint="mode='auto' runs it on arrays if it can, and differentially otherwise",
-            ) from None
-        builder.differential[loop.number] = f"not on arrays: {reason}"
-        return
-    builder.choices.append(Choice(loop, result._port, instead._port))
-
-
-def _check_seen(loop: Scope, result: Collection) -> None:
+def check_unseen(loop: Scope, result: Collection) -> None:
     """Refuse a loop whose rounds are looked at."""
     if loop.depth > 2:
         raise NoShape("it is inside another loop")

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from riverrun.errors import PlanError
 from riverrun.plan.plan import Choice, Node, Plan, Port
 
 
@@ -40,17 +41,17 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
     """The plan in which consumers of `choice.loop` take from `choice.instead`, and the loop is gone."""
     if _is_seen(plan, choice):
         others = tuple(each for each in plan.choices if each is not choice)
-        gone = _idle(plan.nodes, {choice.instead.node})
+        if choice.must:
+            raise _seen(choice)
+        gone = _idle(plan.nodes, {port.node for port in choice.ends.values()})
         return without(replace(plan, choices=others), gone)
     nodes = list(plan.nodes)
     for node in plan.nodes:
-        if choice.leave in node.inputs:
-            inputs = tuple(
-                [choice.instead if port == choice.leave else port for port in node.inputs]
-            )
+        if not choice.ends.keys().isdisjoint(node.inputs):
+            inputs = tuple([choice.ends.get(port, port) for port in node.inputs])
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
-    gone = _idle(nodes, {*inside, choice.leave.node})
+    gone = _idle(nodes, inside | {port.node for port in choice.ends})
     return without(replace(plan, nodes=tuple(nodes)), gone)
 
 
@@ -60,11 +61,21 @@ def _is_seen(plan: Plan, choice: Choice) -> bool:
         if node.scope.is_inside(choice.loop):
             if node.operator.public_name or node.operator.passes_all:
                 return True
-        elif node.number != choice.leave.node and any(
+        elif all(node.number != port.node for port in choice.ends) and any(
             plan.nodes[port.node].scope.is_inside(choice.loop) for port in node.inputs
         ):
             return True
     return False
+
+
+def _seen(choice: Choice) -> PlanError:
+    loop = choice.loop.path.rstrip("/")
+    return PlanError(
+        "plan.loop_seen",
+        f"cannot look into the loop {loop!r}: it does not run as the nodes that its body made",
+        hint="take what leaves the loop: the result of iterate",
+        loop=loop,
+    )
 
 
 def _idle(nodes: Iterable[Node], gone: set[int]) -> set[int]:
@@ -102,11 +113,16 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         if node.number not in gone
     )
     choices = tuple(
-        replace(each, leave=_moved(each.leave, places), instead=_moved(each.instead, places))
+        replace(
+            each,
+            leave=_moved(each.leave, places),
+            instead=_moved(each.instead, places),
+            also=tuple([(_moved(one, places), _moved(two, places)) for one, two in each.also]),
+        )
         for each in plan.choices
         if each.leave.node in places and each.instead.node in places
     )
-    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential)
+    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential, plan.by_rounds)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:
