@@ -288,6 +288,8 @@ def _calls(
         def act() -> None:
             assert run.frontier("given").elements == ((run.completed,),)
             run.events()
+            with pytest.raises(rr.PlanError, match="the loops are: none"):
+                run.rounds("short")
             assert "short" in run.explain()
             assert run.schema("short").names == ["k", "n"]
             assert not run.await_termination(timeout=0.01)

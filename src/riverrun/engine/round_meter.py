@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from riverrun.operators.loops import Returning
+from riverrun.operators.loops import GoingAround
 from riverrun.plan.loop_figures import MOST, LoopFigures, RoundFigures, loop_of, name_of, shortened
 from riverrun.plan.operator import Actor, Arranged, Arrangement
 from riverrun.plan.plan import Plan, Scope
@@ -138,7 +138,7 @@ class _Place:
             around.append(loops[scope.number])
             scope = scope.parent
         self.inner, *self.outer = around
-        self.returning = actor if isinstance(actor, Returning) else None
+        self.returning = actor if isinstance(actor, GoingAround) else None
         keeps = isinstance(actor, Arranged) and actor.node.operator.keeps_state
         self.state: Arrangement | None = actor.arrangement if keeps else None  # type: ignore[attr-defined]
         self.rows = 0 if self.state is None else self.state.rows

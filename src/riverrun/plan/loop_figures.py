@@ -97,7 +97,10 @@ def shortened(rounds: Sequence[RoundFigures]) -> tuple[RoundFigures, ...]:
 
 def name_of(scope: Scope) -> str:
     """The name of a loop for people: the names of the loops around it, then its own, with slashes between them."""
-    return scope.path.rstrip("/")
+    around = (
+        "" if scope.parent is None or scope.parent.parent is None else f"{name_of(scope.parent)}/"
+    )
+    return f"{around}{scope.called}"
 
 
 def loop_of(node: Node) -> str | None:
