@@ -64,7 +64,13 @@ class RoundMeter:
             touched = place.rows - before
         elif place.returning is not None and place.returning.going is not None:
             messages = place.returning.going[1]
-        place.inner.add(time, touched, messages, seconds)
+        sums = place.inner.sums.get(time)
+        if sums is None:
+            place.inner.add(time, touched, messages, seconds)
+        else:  # here and not in a call, since this is done for nearly all turns
+            sums[0] += touched
+            sums[1] += messages
+            sums[2] += seconds
         for loop in place.outer:  # what goes back in a loop is no message of the loops around it
             loop.add(time[: loop.depth], touched, 0, seconds)
 

@@ -69,6 +69,10 @@ class Arrange(Operator):
     def copied_by(self) -> tuple[str, ...]:
         return self.key
 
+    @property
+    def arranged_by(self) -> tuple[tuple[str, ...], tuple[Order, ...]]:
+        return self.key, self.order
+
     def describe(self) -> str:
         by = ", ".join(self.key) or "nothing"
         order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)
@@ -118,6 +122,10 @@ class Consolidate(Operator):
 
     @property
     def adds_up(self) -> bool:
+        return True
+
+    @property
+    def adds_rows_up(self) -> bool:
         return True
 
     @property

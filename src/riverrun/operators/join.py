@@ -13,7 +13,7 @@ Cost: for each change of a batch, the rows of the other side with its key; not t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +81,11 @@ class Join(Operator):
             }
             keys |= moved_keys(each.keys, origin)
         return keys
+
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        if taken is None:
+            return None
+        return {name for side, name in map(self.columns.__getitem__, taken) if side == at}
 
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The left side only, where both are there: its content then meets all content of the right side."""

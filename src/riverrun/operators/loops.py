@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
+from riverrun.operators.enter_index import EnterIndex
 from riverrun.operators.linear import Projects, _exactly
 from riverrun.plan.loop_figures import name_of
 from riverrun.plan.operator import Actor, Context, Linear, Operator, Role, hold
@@ -55,6 +56,9 @@ class Enter(Linear):
             return "enter"
         below = "" if self.limit is None else f", below {self.limit}"
         return f"enter by priority{_exactly(self.at)}{below}"
+
+    def over_arrangement(self) -> EnterIndex | None:
+        return EnterIndex() if self.at is None else None
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:

@@ -20,7 +20,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.progress import Antichain, Summary, Timestamp
-from riverrun.state import Schema, Spine
+from riverrun.state import Order, Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.shards import Shards
@@ -237,6 +237,12 @@ class Operator:
         return self.keeps_state
 
     @property
+    def adds_rows_up(self) -> bool:
+        """Whether the operator adds equal rows of one time up before it does anything else with them. So it makes no
+        difference whether equal rows come as one."""
+        return self.copied_by is not None
+
+    @property
     def takes_back(self) -> bool:
         """Whether a change with a negative diff may be given for changes that all came with positive diffs."""
         return self.adds_up
@@ -276,6 +282,32 @@ class Operator:
     def copied_by(self) -> Sequence[str] | None:
         """Where the state is a copy of all rows that were taken: the columns by which these are split among workers.
         None where the state is something else."""
+        return None
+
+    def without_state(self) -> Operator | None:
+        """An operator that gives the same changes outside of loops, and keeps no state, for nodes whose arrangement
+        nobody reads; None where there is no such operator, or where it would do more work."""
+        return None
+
+    @property
+    def arranged_by(self) -> tuple[Sequence[str], Sequence[Order]] | None:
+        """The key of the arrangement in which all rows given are, and the order of rows within a key; None where there
+        is no such arrangement."""
+        return None
+
+    @property
+    def passes_arrangement(self) -> bool:
+        """Whether the operator shows the arrangement at its only input to readers elsewhere, as it is."""
+        return False
+
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        """The columns of the arrangement at input `at` that are read where takers look at the columns `taken` of the
+        output (None: at all); None where all may be read."""
+        return None
+
+    def over_arrangement(self) -> Operator | None:
+        """The operator that does to an arrangement what this one does to changes, without keeping rows; None where
+        there is no such operator."""
         return None
 
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
@@ -335,6 +367,12 @@ class Linear(Operator):
         """The columns of the input that `apply` looks at; None for all."""
         return None
 
+    @property
+    def picked(self) -> Sequence[int | None] | None:
+        """For each column of the output, the column of the input that it is, or None; None where that is not known, or
+        rows are not given one for one."""
+        return None
+
     def apply(self, changes: Changes) -> Changes | None:
         """The changes to give for some changes taken; None for none."""
         raise NotImplementedError
@@ -357,6 +395,17 @@ class Exchanging(Operator):
     def adds_before(self) -> bool:
         """Whether equal rows may be added up before they travel."""
         return False
+
+    def of_picked(
+        self, positions: Sequence[int], schema: pa.Schema
+    ) -> tuple[Linear, Exchanging] | None:
+        """An operator that picks columns of the rows, which have this schema, and the exchange that sends the picked
+        rows where this one sends the whole rows; None where it depends on other columns where a row goes."""
+        return None
+
+    def adding_before(self) -> Exchanging | None:
+        """The same exchange, which adds equal rows up before they travel; None where there is no such exchange."""
+        return None
 
     @property
     def goes_by_content(self) -> bool:

@@ -110,6 +110,9 @@ class Node:
     line: str
     named: bool = True
     """Whether the user chose the name. Otherwise the name is the kind of the operator and a number."""
+    written: str | None = None
+    """The name, in the program as it was written, of a node with the same rows in its state, where the optimizer put
+    this node in that node's place."""
 
     @property
     def depth(self) -> int:
@@ -140,6 +143,20 @@ class Choice:
         return {self.leave: self.instead, **dict(self.also)}
 
 
+@dataclass(frozen=True)
+class Reason:
+    """Why the optimizer has changed a plan, for people."""
+
+    kind: str
+    """One word for the rewrite."""
+    nodes: tuple[str, ...]
+    """The names of the nodes that are as they are since the rewrite."""
+    text: str
+    """What was done, and why it may be done."""
+    instead: str
+    """What was not chosen, and what that would have cost."""
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """A whole program. Build it with `PlanBuilder`."""
@@ -153,6 +170,11 @@ class Plan:
     """Why a loop, by the number of its scope, has no other way than its nodes."""
     by_rounds: Mapping[int, str] = field(default_factory=dict)
     """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
+    reasons: tuple[Reason, ...] = ()
+    """What the optimizer has changed."""
+    written: Plan | None = field(default=None, repr=False)
+    """The plan as it was before the optimizer moved or left out states of it; None where that is this plan. The
+    identities of a program are those of this plan."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -396,6 +418,8 @@ class Plan:
 
     @cached_property
     def _identities(self) -> tuple[dict[str, str], ProgramCode]:
+        if self.written is not None:
+            return self.written._identities
         fingerprint = {}
         with walking() as walk:
             for node in self.nodes:

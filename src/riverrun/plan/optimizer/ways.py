@@ -16,7 +16,7 @@ node that runs the whole loop on arrays is another way. Laws:
 >>> best = rr.loops.least("label")
 >>> flow.output("labels", labels.iterate_delta(send(labels), key="node", send=send, better=best))
 >>> written = flow._builder.build()
->>> taken = optimized(written)
+>>> taken = with_ways_taken(written)
 >>> len(written.scopes), {node.scope.path for node in taken.nodes}
 (2, {''})
 """
@@ -27,10 +27,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from riverrun.errors import PlanError
-from riverrun.plan.plan import Choice, Node, Plan, Port
+from riverrun.plan.plan import Choice, Node, Plan, Port, Reason
 
 
-def optimized(plan: Plan) -> Plan:
+def with_ways_taken(plan: Plan) -> Plan:
     """The plan with one way for each choice."""
     while plan.choices:
         plan = _taken(plan, plan.choices[0])  # which renumbers what is left
@@ -52,7 +52,16 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
     gone = _idle(nodes, inside | {port.node for port in choice.ends})
-    return without(replace(plan, nodes=tuple(nodes)), gone)
+    kept = [number for number in inside if nodes[number].operator.keeps_state]
+    instead = nodes[choice.instead.node]
+    reason = Reason(
+        "loops",
+        (instead.name,),
+        f"in place of {choice.loop.path.rstrip('/')!r}: {instead.operator.describe()}",
+        f"its {len(inside)} nodes, {len(kept)} of which keep the changes of all rounds",
+    )
+    reasons = (*plan.reasons, reason)
+    return without(replace(plan, nodes=tuple(nodes), reasons=reasons), gone)
 
 
 def _is_seen(plan: Plan, choice: Choice) -> bool:
@@ -122,7 +131,7 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         for each in plan.choices
         if each.leave.node in places and each.instead.node in places
     )
-    return Plan(plan.name, nodes, plan.scopes, choices, plan.differential, plan.by_rounds)
+    return replace(plan, nodes=nodes, choices=choices)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:
