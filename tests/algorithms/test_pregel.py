@@ -44,7 +44,7 @@ def bag(graph):
 # -- paths, until nothing changes
 
 
-def distances(edges, nodes, sources):
+def distances(edges, nodes, sources, **options):
     start = sources.distinct().select("node", far=pl.lit(0, pl.Int64))
     start = start.concat(nodes.select("node", far=pl.lit(None, pl.Int64)))
     return pregel(
@@ -52,17 +52,19 @@ def distances(edges, nodes, sources):
         vertex={"far": pl.min_horizontal("far", "heard")},
         send={"far": pl.col("far") + pl.col("weight")},
         combine={"heard": rr.min("far")},
+        **options,
     )
 
 
 @cases
-def test_distances(case):
+@pytest.mark.parametrize("mode", ["differential", "arrays"])
+def test_distances(case, mode):
     def expected(graph):
         sources = {node for (node,) in graph.sources}
         found = reference.shortest_paths(graph.weights, sources)
         return dict.fromkeys(graph.everyone | sources) | found
 
-    check(distances, expected, case)
+    check(lambda *rows: distances(*rows, mode=mode), expected, case)
 
 
 # -- ranks, for a number of rounds

@@ -34,7 +34,7 @@ from riverrun.rows.conditions import Where
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Kept
 from riverrun.run.sinks.parquet import ParquetDirectory
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.runtime.codec import shapes
 from riverrun.runtime.codec.fragments import Decoder, Encoder
 from riverrun.runtime.codec.plain import describe, pack, revive, unpack
@@ -309,7 +309,7 @@ SUNK_EPOCH = 3
 SUNK_FILE = f"epoch-{SUNK_EPOCH:020d}.parquet"
 
 
-def _sunk() -> list[Followed]:
+def _sunk() -> list[EpochChanges]:
     """What an epoch changed, in a few ways."""
     changed = SUNK.append(pa.field("diff", pa.int64()))
     rows = [
@@ -323,7 +323,7 @@ def _sunk() -> list[Followed]:
     ]
     tables = [pa.table({name: list(c) for name, c in each.items()}, changed) for each in rows]
     return [
-        Followed("words", table, SUNK_EPOCH, SUNK_EPOCH - at) for at, table in enumerate(tables)
+        EpochChanges("words", table, SUNK_EPOCH, SUNK_EPOCH - at) for at, table in enumerate(tables)
     ]
 
 

@@ -92,6 +92,7 @@ def plain() -> Plan:
     close = rr.loops.tolerance("v", 1)
     least_sent = lambda v: send(v).group_by("k").agg(v=rr.min("v"))  # noqa: E731
     flow.output("close", one.iterate(least_sent, until=close, mode="rounds"))
+    flow.output("steps", start.iterate_delta(send(start), **least, mode="superstep"))
     return flow.plan
 
 

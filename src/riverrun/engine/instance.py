@@ -130,7 +130,7 @@ class Instance:
             sources = [
                 self._actors[port.node]
                 for at, port in enumerate(node.inputs)
-                if node.operator.reads(at)
+                if node.operator.reads(at) and self.plan.nodes[port.node].operator.has_actor
             ]
             context = Context(
                 node, self.index, shards, self._states, sources, history, first, spill, self._actors

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from riverrun.operators.loops import Returning
+from riverrun.operators.loops import GoingAround
 from riverrun.plan.loop_figures import MOST, LoopFigures, RoundFigures, loop_of, name_of, shortened
 from riverrun.plan.operator import Actor, Arranged, Arrangement
 from riverrun.plan.plan import Plan, Scope
@@ -62,7 +62,13 @@ class RoundMeter:
             touched = place.rows - before
         elif place.returning is not None and place.returning.going is not None:
             messages = place.returning.going[1]
-        place.inner.add(time, touched, messages, seconds)
+        sums = place.inner.sums.get(time)
+        if sums is None:
+            place.inner.add(time, touched, messages, seconds)
+        else:  # here and not in a call, since this is done for nearly all turns
+            sums[0] += touched
+            sums[1] += messages
+            sums[2] += seconds
         for loop in place.outer:  # what goes back in a loop is no message of the loops around it
             loop.add(time[: loop.depth], touched, 0, seconds)
 
@@ -132,7 +138,7 @@ class _Place:
             around.append(loops[scope.number])
             scope = scope.parent
         self.inner, *self.outer = around
-        self.returning = actor if isinstance(actor, Returning) else None
+        self.returning = actor if isinstance(actor, GoingAround) else None
         keeps = isinstance(actor, Arranged) and actor.node.operator.keeps_state
         self.state: Arrangement | None = actor.arrangement if keeps else None  # type: ignore[attr-defined]
         self.rows = 0 if self.state is None else self.state.rows

@@ -229,13 +229,18 @@ def loop_name(node: Node) -> str:
 
 
 def diverges(
-    node: Node, changes: Changes, rounds: int, schema: pa.Schema | None = None
+    node: Node,
+    changes: Changes,
+    rounds: int,
+    schema: pa.Schema | None = None,
+    are_changes: bool = True,
 ) -> OperatorFailed:
-    """The error of a loop that goes on for too long. `changes` are rows that have changed in the last round; with a
-    `schema`, which they have, they are rows for which the program has the loop go on."""
+    """The error of a loop that goes on for too long. `changes` are rows that have changed in the last round; or, unless
+    they `are_changes`, rows for which the program has the loop go on. They have the columns of the node, or `schema`.
+    """
     few = changes.take(np.arange(min(5, changes.rows)))
     loop = loop_name(node)
-    if schema is None:
+    if are_changes:
         what = f"still changes after {rounds} rounds; {changes.rows} rows changed in the last one"
         hint = "make the body reach a fixed point; or stop it with a result, by rounds=; or give it more patience="
     else:

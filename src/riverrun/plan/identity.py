@@ -289,7 +289,7 @@ class _ValueGraph:
         """Give words to values that are made of each other; the other values that they are made of have words already.
 
         The word of each value is made of its text and the words of its parts. This is repeated, until a repetition
-        tells no more of the values apart than the one before: `diff._words_around` says why that is enough.
+        tells no more of the values apart than the one before: `lineage._words_around` says why that is enough.
         """
         entries, inside = self.entries, set(together)
         words = dict.fromkeys(together, "")

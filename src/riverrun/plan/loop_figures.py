@@ -18,8 +18,7 @@ RoundFigures(at=(1,), touched=1, messages=2, seconds=0.125, rounds=1)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from riverrun.plan.plan import Node, Plan, Scope
@@ -29,7 +28,7 @@ MOST = 10_000
 
 
 class RoundFigures(NamedTuple):
-    """What a round of a loop did. (A tuple, since there is one for each round: making it costs a quarter.)"""
+    """What a round of a loop did. (A tuple, since making a dataclass costs four times as much.)"""
 
     at: tuple[int, ...]
     """The rounds of the loops around the loop, outermost first, and its own round. Empty for a row that is no single
@@ -53,16 +52,17 @@ class RoundFigures(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopFigures:
+class LoopFigures(NamedTuple):
     """What the rounds of a loop did in an epoch, in their order."""
 
     loop: str
     rounds: tuple[RoundFigures, ...]
 
 
-def add_up(figures: Iterable[LoopFigures]) -> tuple[LoopFigures, ...]:
+def add_up(figures: Sequence[LoopFigures]) -> tuple[LoopFigures, ...]:
     """Add up the figures of several workers."""
+    if len(figures) < 2:
+        return tuple(figures)
     loops: dict[str, list[tuple[RoundFigures, ...]]] = {}
     for each in figures:
         loops.setdefault(each.loop, []).append(each.rounds)
@@ -97,7 +97,10 @@ def shortened(rounds: Sequence[RoundFigures]) -> tuple[RoundFigures, ...]:
 
 def name_of(scope: Scope) -> str:
     """The name of a loop for people: the names of the loops around it, then its own, with slashes between them."""
-    return scope.path.rstrip("/")
+    around = (
+        "" if scope.parent is None or scope.parent.parent is None else f"{name_of(scope.parent)}/"
+    )
+    return f"{around}{scope.called}"
 
 
 def loop_of(node: Node) -> str | None:

@@ -244,9 +244,9 @@ class Graph:
 
         `step` takes the graph of a round: this graph with the nodes of the round. It gives the nodes of the next round,
         with the same columns. The first round has the nodes of this graph, or the rows `start`, if these are given;
-        they have a column `node`. `options` are the other arguments of `Collection.iterate`: `mode`, `name`,
-        `patience`. Where the step is a `join`, an expression of the values, and an `aggregate`, the loop runs on arrays
-        (``flow.explain()`` says so).
+        they have a column `node`. `options` are the other arguments of `Collection.iterate`, such as `until`,
+        `mode` and `name`. Where the step is a `join`, an expression of the values, and an `aggregate`, the loop runs on
+        arrays (``flow.explain()`` says so).
 
         >>> def components(edges):
         ...     graph = Graph(None, edges).undirected().with_values(label="node")

@@ -46,10 +46,10 @@ def pregel(
 
     `aggregators` are aggregates of the values of all nodes, as they are before the superstep; `vertex` sees them as
     columns too. Supersteps go on until no node changes any more, or `rounds` times. `options` are the other arguments
-    of `Collection.iterate`: `mode`, `name`, `patience`. Rows: node, and its values.
+    of `Collection.iterate`, such as `until`, `mode` and `name`. Rows: node, and its values.
 
-    A program runs on arrays if it adds messages up (``rr.sum``), has no aggregators, and its `vertex` has expressions of
-    values of fixed width; one that adds nothing up does so with ``mode="arrays"``.
+    A program runs on arrays if it adds messages up (``rr.sum``), has no aggregators, and its `vertex` has expressions
+    of values of fixed width; one that adds nothing up does so with ``mode="arrays"``.
 
     >>> flow = rr.Dataflow("paths")
     >>> roads = flow.input("roads", {"src": pl.String, "dst": pl.String, "km": pl.Float64})

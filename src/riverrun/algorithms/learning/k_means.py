@@ -17,7 +17,7 @@ import polars as pl
 
 import riverrun as rr
 from riverrun.algorithms.graphs.graph import check_columns, of_collections
-from riverrun.algorithms.learning.numbers import OnlyNumbers, added, check_numbers
+from riverrun.algorithms.learning.numbers import OnlyNumbers, added, check_numbers, fit_mode
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ def k_means(
     With `decimals`, centres are rounded to that many decimals in each round, so that a change too small to move a
     rounded centre goes no further.
 
-    Cost: each round in which a centre moves looks at the distance of every different point to that centre; a change
-    does the same in the rounds in which it moves centres. All pairs of points and centres are on one worker.
+    Cost: each round looks at the distance of every different point to every centre, and so does each round after a
+    change; with `decimals`, only where a change moves a rounded centre. All pairs of points and centres are on one
+    worker.
 
     >>> flow = rr.Dataflow("towns")
     >>> towns = flow.input("towns", {"name": pl.String, "x": pl.Float64, "y": pl.Float64})
@@ -107,7 +108,8 @@ def k_means(
             )
         return means.concat(centres.anti_join(means, on="cluster"))
 
-    moved = starts.distinct("cluster").iterate(step, rounds=rounds)
+    starts = starts.distinct("cluster")
+    moved = starts.iterate(step, rounds=rounds, mode=fit_mode(decimals, places, starts))
     return Clusters(moved.select("cluster", **{name: f"c{at}" for at, name in enumerate(columns)}))
 
 

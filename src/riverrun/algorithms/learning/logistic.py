@@ -19,7 +19,7 @@ import polars as pl
 
 import riverrun as rr
 from riverrun.algorithms.graphs.graph import check_columns, of_collections
-from riverrun.algorithms.learning.numbers import OnlyNumbers, added, check_numbers
+from riverrun.algorithms.learning.numbers import OnlyNumbers, added, check_numbers, fit_mode
 
 INTERCEPT = "intercept"
 
@@ -117,7 +117,9 @@ def logistic_regression(
         )
 
     named = {INTERCEPT: "b", **{name: f"w{at}" for at, name in enumerate(columns)}}
-    return Regression(start.iterate(descend, rounds=rounds).select(**named))
+    return Regression(
+        start.iterate(descend, rounds=rounds, mode=fit_mode(decimals, known)).select(**named)
+    )
 
 
 def _chance(score: pl.Expr) -> pl.Expr:

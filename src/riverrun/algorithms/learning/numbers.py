@@ -67,6 +67,13 @@ class OnlyNumbers:
             )
 
 
+def fit_mode(decimals: int | None, *rows: rr.Collection) -> str:
+    """How the loop of a fit runs: by rounds, since a change moves nearly everything in all of them, except where
+    rounding stops it soon. A loop inside another one is never by rounds."""
+    inside = any(each.scope.depth > 1 for each in rows)
+    return "auto" if inside or decimals is not None else "rounds"
+
+
 def added(terms: Sequence[pl.Expr]) -> pl.Expr:
     """The sum of some expressions, from left to right."""
     return reduce(add, terms)

@@ -68,7 +68,7 @@ from riverrun.frontends.collections.loops import (
     check_mode,
     check_upkeep,
 )
-from riverrun.frontends.collections.rounds import LoopEnd
+from riverrun.frontends.collections.rounds import LoopEnd, Solution
 from riverrun.frontends.collections.rows import Rows, deepest
 from riverrun.frontends.collections.shapes import on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
@@ -214,7 +214,8 @@ class _DeltaLoop:
             delta, following = self._called(step, solution.inside, workset.inside)
             before = len(builder.nodes)
         proposed = solution.fitting(delta, _METHOD, self._line)
-        following_solution, accepted = self._merged(solution.inside, proposed, first)
+        following_solution, parts = self._merged(solution.inside, proposed, first)
+        accepted = parts.accepted
         if sends:
             following = self._sent(step, accepted)
         elif delta.scope is loop:
@@ -235,7 +236,8 @@ class _DeltaLoop:
             return on_arrays(shape, way.patience, at_loop)
 
         variables = [closed, following_workset]
-        (result,) = choose(variables, [closed.leave()], way, LoopEnd(key=self._key), fast)
+        end = LoopEnd(key=self._key)
+        (result,) = choose(variables, [closed.leave()], way, end, fast, parts)
         return result
 
     def _called(
@@ -276,13 +278,14 @@ class _DeltaLoop:
 
     def _merged(
         self, solution: Collection, proposed: Collection, first: Collection
-    ) -> tuple[Collection, Collection]:
-        """The next solution, and the rows of it that are accepted: the new ones."""
+    ) -> tuple[Collection, Solution]:
+        """The next solution, and what it is made of: the rows of it that are accepted are the new ones."""
         mark, columns = self._mark, self._start.columns
         proposed = proposed.with_columns(**{mark: pl.lit(True)})
         if not self._adds_keys:
             proposed = proposed.join(first.select(*self._key), on=list(self._key))
-        both = solution.with_columns(**{mark: pl.lit(False)}).concat(proposed)
+        marked = solution.with_columns(**{mark: pl.lit(False)})
+        both = marked.concat(proposed)
         by: list[Any] = []
         if self._better is not None:
             by, descending = self._better.order(columns, self._key)
@@ -290,7 +293,9 @@ class _DeltaLoop:
             best = both.group_by(*self._key).top(1, by=[*by, mark], descending=[*descending, False])
         else:
             best = self._only(both, mark, "the delta")
-        return best.drop(mark), best.filter(pl.col(mark)).drop(mark)
+        following = best.drop(mark)
+        accepted = best.filter(pl.col(mark)).drop(mark)
+        return following, Solution(self._key, marked, proposed, accepted)
 
     def _only(self, rows: Collection, mark: str | None, what: str) -> Collection:
         """The only row of each key. With `mark`, the row that is marked takes the place of the other, and stays marked

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from riverrun.errors import PlanError
-from riverrun.frontends.collections.rounds import ByRounds, LoopEnd, NoRounds
+from riverrun.frontends.collections.rounds import ByRounds, LoopEnd, NoRounds, Solution
 from riverrun.frontends.collections.shapes import check_unseen
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.plan.plan import Choice
@@ -45,6 +45,7 @@ def choose(
     way: Way,
     stop: LoopEnd,
     fast: Callable[[str], Collection],
+    solution: Solution | None = None,
 ) -> list[Collection]:
     """Offer the optimizer other ways to run a loop, and give its results.
 
@@ -82,7 +83,7 @@ def choose(
         with builder.whole_or_not():
             if way.at is not None:
                 raise NoRounds("rows enter it by priority")
-            rounds = ByRounds(closed, stop, way.rounds, way.patience)
+            rounds = ByRounds(closed, stop, way.rounds, way.patience, solution)
             results = rounds.build(len(left))
     except NoRounds as reason:
         if must:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from riverrun.frontends.collections.derivation import Entered, derivation_of, key_of
 from riverrun.frontends.collections.rows import Rows
+from riverrun.operators.arrange import Arrange
 from riverrun.operators.exchange import Exchange
 from riverrun.operators.linear import Concat
 from riverrun.operators.loops import Enter, Leave
@@ -30,6 +31,7 @@ from riverrun.operators.rounds.beginning import MARKS, Bring, OpenLoop, Pour, St
 from riverrun.operators.rounds.gather import GatherRound
 from riverrun.operators.rounds.settle import Settle
 from riverrun.operators.rounds.stops import Ballot, Closeness, Compare
+from riverrun.operators.rounds.table import InPlace, Touched
 from riverrun.plan.operator import Operator
 from riverrun.plan.plan import BY_ROUNDS, Node, PlanBuilder, Port, Scope
 
@@ -40,6 +42,23 @@ if TYPE_CHECKING:
 
 class NoRounds(Exception):
     """Why a loop cannot run by rounds, in words that finish the sentence "not by rounds, since ..."."""
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The first variable of a delta iteration: a row for each key, which the rows of a delta replace.
+
+    The nodes of the differential loop look at all of its rows in each round. By rounds it is a table, and a round looks
+    at the rows that it touches.
+    """
+
+    key: tuple[str, ...]
+    marked: Collection
+    """The rows of the solution, marked as old, before they are put together with those of the delta."""
+    proposed: Collection
+    """The rows of the delta, marked as new."""
+    accepted: Collection
+    """The rows of the delta that are in the next solution."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +87,13 @@ class ByRounds:
         stop: LoopEnd,
         rounds: int | None,
         patience: int,
+        solution: Solution | None = None,
     ) -> None:
+        """With `solution`, that is the first variable."""
         self._variables = variables
+        self._solution = solution
+        self._table: Port | None = None
+        """Where the rows of the solution stand."""
         self._stop = stop
         self._rounds = rounds
         self._patience = patience if rounds is None else None
@@ -136,18 +160,28 @@ class ByRounds:
         for at, (each, key) in enumerate(zip(self._variables, keys, strict=True)):
             start = self._start(each.variable.start, key)
             starts.append(start)
-            self._inside[each.variable.inside._port] = builder.add(
-                Concat(), [start, Port(back.node, at)], [schemas[at]]
-            )
-        rows, votes = [], []
+            begun = builder.add(Concat(), [start, Port(back.node, at)], [schemas[at]])
+            if at == 0 and self._solution is not None:
+                self._table = self._tabled(begun, back, self._solution)
+            else:
+                self._inside[each.variable.inside._port] = begun
+        rows: list[Port] = []
+        votes: list[Port] = []
+        if self._solution is not None:
+            self._touch(self._solution)
         for start, each, key in zip(starts, self._variables, keys, strict=True):
+            if not rows and self._solution is not None:
+                rows.append(self._copied(self._solution.accepted._port))
+                votes.append(self._balloted(rows[0], are_changes=True))
+                continue
             following = self._copied(each.next._port)
             if self._stop.proceed is None:
                 following, vote = self._compared(start, following, key)
                 votes.append(vote)
             rows.append(following)
         if self._stop.proceed is not None:
-            votes.append(self._balloted(self._stop.proceed))
+            proceed = self._copied_or_poured(self._stop.proceed._port)
+            votes.append(self._balloted(proceed))
         vote = votes[0] if len(votes) == 1 else builder.add(Concat(), votes, [MARKS])
         vote = builder.add(Exchange("all"), [vote], [MARKS])
         builder.close(back, rows[0])
@@ -191,10 +225,10 @@ class ByRounds:
         port = builder.add(compare, [*moved, self._marks], [schema, MARKS])
         return port, Port(port.node, 1)
 
-    def _balloted(self, proceed: Collection) -> Port:
+    def _balloted(self, rows: Port, *, are_changes: bool = False) -> Port:
         """The vote for another round where some rows are there."""
-        rows = self._copied_or_poured(proceed._port)
-        ballot = Ballot(self._patience, proceed.schema)
+        schema = self._builder.nodes[rows.node].schemas[rows.output]
+        ballot = Ballot(self._patience, schema, are_changes)
         return self._builder.add(ballot, [rows], [MARKS])
 
     def _settled(
@@ -204,14 +238,63 @@ class ByRounds:
         builder, count = self._builder, len(self._variables)
         schema = closed.next.schema
         key = tuple(schema.names) if key is None else key
+        rows = Port(back.node, count + 1 + at)
+        if at == 0 and self._table is not None:
+            rows = self._table
         left, mark = (
-            builder.add(Leave(), [Port(back.node, output)], [kind], scope=self._outside)
-            for output, kind in ((count + 1 + at, schema), (2 * count + 1, MARKS))
+            builder.add(Leave(), [port], [kind], scope=self._outside)
+            for port, kind in ((rows, schema), (Port(back.node, 2 * count + 1), MARKS))
         )
         moved = self._any._at(left)._exchanged(key)
         name = f"{self._loop.path.rstrip('/')}:result{f'-{at + 1}' * (at > 0)}"
         port = builder.add(Settle(key), [moved._port, mark], [schema], name=name)
         return self._any._at(port, key)
+
+    # -- the solution of a delta iteration
+
+    def _tabled(self, begun: Port, back: Port, solution: Solution) -> Port:
+        """The table of the solution, from the rows with which a round begins: at first all of them, then those that the
+        round before has accepted."""
+        builder, count = self._builder, len(self._variables)
+        schema = builder.nodes[begun.node].schemas[0]
+        last, ends = Port(back.node, count + 1), Port(back.node, 2 * count + 1)
+        moved = [self._any._at(port)._exchanged(solution.key)._port for port in (begun, last)]
+        return builder.add(InPlace(solution.key), [*moved, ends], [schema])
+
+    def _touch(self, solution: Solution) -> None:
+        """Let the delta be put together with the rows of the solution that it touches, instead of with all."""
+        assert self._table is not None
+        builder, nodes = self._builder, self._builder.nodes
+        proposed = self._any._at(self._copied(solution.proposed._port))
+        moved = proposed._exchanged(solution.key)._port
+        gather = GatherRound(Arrange(solution.key))
+        gathered = builder.add(gather, [moved], [proposed.schema])
+        schema = nodes[self._table.node].schemas[0]
+        touched = builder.add(Touched(), [gathered, self._table], [schema])
+        marking = nodes[solution.marked._port.node]
+        self._inside[solution.marked._port] = builder.add(
+            marking.operator, [touched], marking.schemas
+        )
+
+    def _is_table(self, port: Port) -> bool:
+        """Whether a port of the differential loop is the solution, arranged by its key."""
+        if self._solution is None:
+            return False
+        inside = self._variables[0].variable.inside._port
+        return bool(self._shared_arrangement(port) == (inside, self._solution.key, ()))
+
+    def _standing(self, node: Node) -> int | None:
+        """The input at which a node of a round can read the table of the solution, if there is one."""
+        tables = [
+            at
+            for at, port in enumerate(node.inputs)
+            if node.operator.reads(at) and self._is_table(port)
+        ]
+        varying = [at not in tables and self._varies(port) for at, port in enumerate(node.inputs)]
+        if len(tables) != 1 or not any(varying):
+            return None
+        operator = node.operator.in_round(varying)
+        return tables[0] if operator is not None and operator.reads_outside else None
 
     # -- the body
 
@@ -233,8 +316,16 @@ class ByRounds:
                 waiting.pop()
                 continue
             node = self._builder.nodes[port.node]
+            if self._table is not None and port == self._variables[0].variable.inside._port:
+                # Here all rows of the solution are needed, and not only those of some keys.
+                schema = node.schemas[port.output]
+                self._inside[port] = self._builder.add(Pour(), [self._marks, self._table], [schema])
+                continue
+            standing = self._standing(node)
             missing = [
-                each for each in node.inputs if self._varies(each) and each not in self._inside
+                each
+                for at, each in enumerate(node.inputs)
+                if self._varies(each) and each not in self._inside and at != standing
             ]
             if missing:
                 waiting += missing
@@ -247,13 +338,19 @@ class ByRounds:
 
     def _copy(self, node: Node) -> Port:
         """The node that does in a round what a node of the differential loop does."""
-        varying = [self._varies(port) for port in node.inputs]
-        operator = node.operator.in_round(varying)
+        standing = self._standing(node)
+        varying = [at != standing and self._varies(port) for at, port in enumerate(node.inputs)]
+        operator: Any = node.operator.in_round(varying)
+        if standing is not None:
+            operator = replace(operator, waits=True)
         if operator is None:
             raise NoRounds(f"nothing does in one round alone what {node.operator.describe()} does")
         inputs = []
         for at, port in enumerate(node.inputs):
-            if varying[at]:
+            if at == standing:
+                assert self._table is not None
+                inputs.append(self._table)
+            elif varying[at]:
                 inputs.append(self._inside[port])
             elif not operator.reads(at):
                 inputs.append(self._pour(self._hoist(port)))

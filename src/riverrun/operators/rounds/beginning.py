@@ -20,6 +20,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from riverrun.operators.rounds.gather import StandingRows
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -27,10 +28,12 @@ from riverrun.plan.operator import (
     Operator,
     PlacedInput,
     Placement,
+    so_far,
 )
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.view import View
 
 MARKS = pa.schema({"mark": pa.int64()})
 """The columns of marks: what is said is that there is one."""
@@ -130,22 +133,23 @@ class Bring(Operator):
         return Brought(context)
 
 
-class Brought(Arranged):
-    """The arrangement itself, on a worker: whoever reads it reads the same one."""
+class Brought(StandingRows):
+    """The arrangement, on a worker."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         (source,) = context.sources
         assert isinstance(source, Arranged)
-        self.arrangement = source.arrangement
+        self._arrangement = source.arrangement
+        self.schema = source.arrangement.spine.schema
 
-    def boundary(self, epoch: int) -> None:
-        pass  # it belongs to its own node
+    def view(self, time: Timestamp) -> View:
+        return so_far(self._arrangement.spine, Antichain([(time[0] + 1,)]))
 
 
 @dataclass(frozen=True)
 class Pour(Operator):
-    """The content of an arrangement (input 1) in each round of which a mark comes (input 0); or in the first only."""
+    """The rows that stand at input 1, in each round of which a mark comes (input 0); or in the first only."""
 
     first: bool = False
     kind: ClassVar[str] = "pour"
@@ -169,10 +173,10 @@ class Pourer(Actor):
     def __init__(self, context: Context, operator: Pour) -> None:
         super().__init__(context)
         (source,) = context.sources
-        assert isinstance(source, Arranged)
+        assert isinstance(source, StandingRows)
         self._first = operator.first
-        self._arrangement = source.arrangement
-        places = source.arrangement.spine.schema.positions
+        self._source = source
+        places = source.schema.positions
         self._positions = [places[name] for name in self.node.schemas[0].names]
         self._marked: set[Timestamp] = set()
 
@@ -184,8 +188,7 @@ class Pourer(Actor):
 
     def run(self, time: Timestamp, upper: Antichain) -> None:
         self._marked.remove(time)
-        view, epoch = self._arrangement.spine.view(), time[:1]
-        view = view.with_frontiers(view.since, Antichain([(epoch[0] + 1,)]))
-        for rows in view.scan(epoch) if view.batches else ():
+        view = self._source.view(time)
+        for rows in view.scan(time[:1]) if view.batches else ():
             columns = tuple(rows.canonicals(self._positions))
             self.context.push(Changes(columns, len(rows), (time,), None, 0, rows.counts), 0)

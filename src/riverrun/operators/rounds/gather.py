@@ -66,6 +66,16 @@ def view_of(schema: Schema, batch: Batch | None, time: Timestamp) -> View:
     return View("", schema, batches, BEGINNING, Antichain([(time[0] + 1,)]))
 
 
+class StandingRows(Actor):
+    """An actor with rows that stay where they are, and are read as of a round."""
+
+    schema: Schema
+
+    def view(self, time: Timestamp) -> View:
+        """The rows in a round, to be read as of its epoch."""
+        raise NotImplementedError
+
+
 class RoundActor(Actor):
     """An actor whose rows of a round others may read as a batch."""
 

@@ -1,6 +1,7 @@
 """Joins of a round: the pairs of the rows of one round, or of these and of an arrangement from outside of the loop.
 
-A `ProbeRound` looks up the rows of the round in an arrangement, which is the same in all rounds and stays where it is.
+A `ProbeRound` looks up the rows of the round in rows that stay where they are: an arrangement, which is the same in all
+rounds, or the solution of a delta iteration (`table`).
 A `MatchRound` pairs the rows of a round with each other. Both make pairs as `operators.join` does. Laws:
 
 - **Null meets nothing.** As in every join.
@@ -18,10 +19,9 @@ from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
-from riverrun.operators.rounds.gather import RoundActor, at_round, view_of
+from riverrun.operators.rounds.gather import RoundActor, StandingRows, at_round, view_of
 from riverrun.plan.operator import (
     Actor,
-    Arranged,
     Context,
     Operator,
     PlacedInput,
@@ -75,15 +75,21 @@ class JoinRound(Operator):
 
 @dataclass(frozen=True)
 class ProbeRound(JoinRound):
-    """Pairs the rows of a round, which come to the input `varying`, with an arrangement from outside of the loop."""
+    """Pairs the rows of a round, which come to the input `varying`, with rows that stand where they are."""
 
     varying: int = 0
+    waits: bool = False
+    """Whether the rows that stand are not the same in all rounds: then they are read when the round is whole."""
     kind: ClassVar[str] = "probe"
-    tracked: ClassVar[bool] = False
     reads_outside: ClassVar[bool] = True
 
+    @property
+    def tracked(self) -> bool:  # type: ignore[override]
+        return self.waits
+
     def describe(self) -> str:
-        return f"{self.join.describe()}: the rows of the round, in an arrangement that stays"
+        what = "the solution" if self.waits else "an arrangement that stays"
+        return f"{self.join.describe()}: the rows of the round, in {what}"
 
     def start(self, context: Context) -> Prober:
         return Prober(context, self)
@@ -94,15 +100,24 @@ class Prober(Actor):
 
     def __init__(self, context: Context, operator: ProbeRound) -> None:
         super().__init__(context)
-        rows, constant = context.sources[operator.varying], context.sources[1 - operator.varying]
+        rows, standing = context.sources[operator.varying], context.sources[1 - operator.varying]
         assert isinstance(rows, RoundActor)
-        assert isinstance(constant, Arranged)
+        assert isinstance(standing, StandingRows)
         self._operator = operator
-        self._constant = constant.arrangement
-        rows.rows.readers.append(self._announced)
+        self._standing = standing
+        self._came: dict[Timestamp, Batch] = {}
+        rows.rows.readers.append(self._announced if operator.waits else self._probe)
 
     def _announced(self, batch: Batch, time: Timestamp) -> None:
-        view, operator = self._constant.spine.view(), self._operator
+        self.context.arrive(self._operator.varying, time)
+        self._came[time] = batch
+        self.context.request(time)
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        self._probe(self._came.pop(time), time)
+
+    def _probe(self, batch: Batch, time: Timestamp) -> None:
+        view, operator = self._standing.view(time), self._operator
         for pairs in operator.join.pairs(batch, view, operator.varying, self.context.needed):
             self.context.push(at_round(pairs, time), 0)
 

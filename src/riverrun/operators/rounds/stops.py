@@ -197,6 +197,8 @@ class Ballot(Operator):
     patience: int | None
     columns: pa.Schema = field(repr=False)
     """Of the rows that come."""
+    are_changes: bool = False
+    """Whether the rows are those that a round has changed, and not such as a program names."""
     kind: ClassVar[str] = "ballot"
 
     def describe(self) -> str:
@@ -226,5 +228,6 @@ class Voter(Actor):
             return
         patience = self._operator.patience
         if patience is not None and time[-1] + 1 >= patience:
-            raise diverges(self.node, rows, patience, self._operator.columns)
+            operator = self._operator
+            raise diverges(self.node, rows, patience, operator.columns, operator.are_changes)
         self.context.push(mark_at(time), 0)

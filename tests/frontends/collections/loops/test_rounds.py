@@ -12,7 +12,7 @@ import riverrun as rr
 from tests.frontends.collections.checking import build, check, feed
 from tests.frontends.collections.loops import test_iterate_delta as deltas
 from tests.frontends.collections.random_loops import TERMS, Sum, draw_sum, rests
-from tests.frontends.collections.reference import Bag, iterate_together
+from tests.frontends.collections.reference import Bag, Body, iterate_together
 from tests.soaking import seeds
 
 EDGES = {"edges": {"src": pl.Int64, "dst": pl.Int64, "w": pl.Int64}}
@@ -788,7 +788,37 @@ def test_a_step_is_ready_for_texts_and_nested_values():
 # -- supersteps
 
 
+def of_the_whole_solution(edges):
+    """A body that needs all rows of the solution: in a group, in a join by another column, in one with itself."""
+    start = own_labels(edges)
+
+    def step(labels, heard):
+        sizes = labels.group_by("label").agg(size=rr.count())
+        few = sizes.filter(pl.col("size") < 4).select("label")
+        itself = labels.join(labels, left_on="label", right_on="node", suffix="_2")
+        nearer = itself.select("node", label="label_2")
+        known = heard.join(labels, on="node", suffix="_now")
+        lower = known.filter(pl.col("label") < pl.col("label_now")).select("node", "label")
+        return lower.concat(nearer).semi_join(few, on="label")
+
+    body = Body(step, lambda delta: sent(delta, edges))
+    return start.iterate_delta(
+        sent(start, edges), key="node", body=body, better=rr.loops.least("label"), rounds=6
+    )
+
+
+def of_keys_alone(edges):
+    """A solution of nothing but keys."""
+    start = edges.filter(pl.col("src") == 0).select(node="src").distinct()
+
+    def send(found):
+        return found.join(edges, left_on="node", right_on="src").select(node="dst")
+
+    return start.iterate_delta(send(start), key="node", send=send, missing="add")
+
+
 DELTAS = {each.__name__: each for each in deltas.PROGRAMS if each is not deltas.inside_a_loop}
+DELTAS |= {each.__name__: each for each in (of_the_whole_solution, of_keys_alone)}
 
 
 @pytest.mark.parametrize("name", DELTAS)
@@ -803,6 +833,9 @@ def test_supersteps_equal_the_loop_from_scratch(name, seed, monkeypatch):
     monkeypatch.setattr(rr.Collection, "iterate_delta", by_superstep)
     text = build(DELTAS[name], EDGES).explain()
     assert "by rounds, mode='superstep'" in text
+    assert "replaced in place" in text
+    whole = [line for line in text.splitlines() if line.endswith("all rows from outside")]
+    assert bool(whole) == (name in ("of_the_whole_solution", "replacing"))
     check(DELTAS[name], EDGES, seed=seed, make=small(), scale=seed % 2 == 1)
 
 
