@@ -57,8 +57,8 @@ def _taken(plan: Plan, choice: Choice) -> Plan:
     reason = Reason(
         "loops",
         (instead.name,),
-        f"in place of {choice.loop.path.rstrip('/')!r}: {instead.operator.describe()}",
-        f"its {len(inside)} nodes, {len(kept)} of which keep the changes of all rounds",
+        f"in place of the nodes of {choice.loop.path.rstrip('/')!r}",
+        f"{len(inside)} nodes in each round, {len(kept)} of which keep the changes of all rounds",
     )
     reasons = (*plan.reasons, reason)
     return without(replace(plan, nodes=tuple(nodes), reasons=reasons), gone)
