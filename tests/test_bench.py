@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
 from bench.__main__ import main, names
 from bench.apart import run_apart
+from bench.placement import hashed, hilbert, placed
 
 SIZES = {
     "commits": {"commits": 20},
@@ -27,6 +29,7 @@ SIZES = {
         "moves": 2,
         "repeats": 1,
     },
+    "placement": {"edges": 2000, "workers": 4, "real": 0},
     "plans": {"nodes": 96, "workers": 1},
     "words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }
@@ -60,6 +63,25 @@ def check_benchmark(
     for peer in printed["peers"].values():
         assert "version" in peer or "skipped" in peer
     assert printed["ratios"]
+
+
+def test_the_curve_of_a_placement_goes_through_every_point_from_neighbour_to_neighbour() -> None:
+    side = 16
+    x, y = np.divmod(np.arange(side * side), side)
+    places = hilbert(x, y, 4)
+    assert sorted(places) == list(range(side * side))
+    steps = np.abs(np.diff(x[np.argsort(places)])) + np.abs(np.diff(y[np.argsort(places)]))
+    assert set(steps) == {1}
+
+
+def test_what_a_placement_moves_is_counted() -> None:
+    """A star on two workers: by source each sends one part of the hub's sum, by target the hub needs all values."""
+    nodes, hub = np.arange(100), np.full(100, 100)
+    home = hashed(np.arange(101), 2)
+    away = int((home[:100] != home[100]).sum())
+    assert 30 < away < 70
+    assert placed(nodes, hub, 101, 2, "src")["rows"] == 1
+    assert placed(nodes, hub, 101, 2, "dst")["rows"] == away
 
 
 def test_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

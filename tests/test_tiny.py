@@ -28,6 +28,7 @@ def test_public_names_are_pinned():
         "PlanError",
         "Result",
         "RiverrunError",
+        "Rounds",
         "Route",
         "Run",
         "SchemaError",

@@ -16,6 +16,7 @@ Laws, which `--check` holds:
   their classes, except for `INTERNAL`.
 - **Up to date.** The text between the comments is what the code says now.
 - **Arguments named.** Every argument of an entry is named in the text of the entry.
+- **Drawn by the code.** The drawings in `PICTURES` are what the code draws now, of figures that were measured once.
 
     python tools/pages.py           write the pages that have changed
     python tools/pages.py --check   print the broken laws, and change nothing; the exit code is 1 if there are any
@@ -28,13 +29,16 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from riverrun.plan.loop_figures import RoundFigures
+from riverrun.run.rounds import Rounds
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("riverrun", "riverrun.testing")
@@ -58,6 +62,26 @@ INTERNAL = frozenset(
         "riverrun.Vertex.bind",
     }
 )
+# What the rounds of the README's components did, round by round: rows touched, messages, milliseconds. First 26,000
+# edges between 20,000 nodes are inserted, drawn at random; then 260 of them are deleted; then one comes back.
+ROUNDS: tuple[tuple[tuple[int, int, float], ...], ...] = (
+    (
+        (159589, 18531, 45.76), (121135, 22588, 41.35), (101306, 21902, 86.43), (95549, 21886, 58.92),
+        (93953, 21872, 89.19), (93878, 22004, 84.71), (93065, 21682, 62.35), (90906, 21252, 59.61),
+        (85721, 19374, 119.99), (71809, 14770, 148.58), (48623, 7866, 78.48), (22872, 2698, 34.59),
+        (7129, 722, 11.87), (1762, 184, 9.28), (444, 50, 0.56), (114, 10, 0.38), (28, 4, 0.24), (8, 0, 0.17),
+    ),
+    (
+        (1370, 238, 11.96), (2008, 538, 11.95), (3306, 894, 10.01), (4908, 1302, 23.47), (6739, 1694, 32.69),
+        (8356, 2094, 31.14), (9982, 2473, 34.35), (11428, 2723, 43.99), (12071, 2688, 25.68),
+        (11277, 2295, 28.35), (8646, 1461, 35.77), (4750, 633, 22.67), (1835, 209, 11.41), (522, 45, 1.16),
+        (100, 4, 0.41), (8, 0, 0.23),
+    ),
+    (
+        (6, 2, 1.17), (14, 4, 0.37), (20, 4, 8.67), (18, 4, 0.44), (14, 2, 0.50), (8, 2, 0.73), (8, 0, 0.25),
+        (4, 2, 0.20), (10, 2, 0.29), (12, 4, 0.29), (17, 0, 0.24), (2, 0, 0.14), (0, 0, 0.07), (0, 0, 0.05),
+    ),
+)  # fmt: skip
 WIDTH = 88  # of a signature; a longer one has a line for each argument
 MARK = re.compile(
     r"<!-- (entry|program|main|names)(?:: (.+?))? -->\n(.*?)<!-- end -->\n", re.DOTALL
@@ -365,6 +389,22 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
+# --- drawings -----------------------------------------------------------------------------------
+
+
+def drawn_rounds() -> str:
+    """What `Rounds.to_svg` draws of `ROUNDS`."""
+    epochs = [
+        (epoch, tuple([RoundFigures((at,), *each[:2], each[2] / 1e3) for at, each in rounds]))
+        for epoch, rounds in enumerate(map(enumerate, ROUNDS))
+    ]
+    return Rounds("components", (), epochs).to_svg() + "\n"
+
+
+PICTURES: dict[str, Callable[[], str]] = {"rounds.svg": drawn_rounds}
+"""By the name of the file in docs/."""
+
+
 # --- pages --------------------------------------------------------------------------------------
 
 
@@ -442,6 +482,10 @@ def problems(pages: dict[str, str]) -> list[str]:
                 broken.append(
                     f"{entry.name}: the docstring does not say what `{parameter.name}` is"
                 )
+    for name, draw in PICTURES.items():
+        path = ROOT / "docs" / name
+        if not path.exists() or path.read_text(encoding="utf-8") != draw():
+            broken.append(f"docs/{name} is not what the code draws: make pages")
     for page, text in pages.items():
         if text.count("<!-- end -->") != len(MARK.findall(text)):
             broken.append(
@@ -463,6 +507,8 @@ def main(arguments: list[str]) -> int:
             if fresh != text:
                 (folder / page).write_text(fresh, encoding="utf-8")
                 print(f"docs/{page}")
+        for name, draw in PICTURES.items():
+            (folder / name).write_text(draw(), encoding="utf-8")
         pages = read_pages(folder)
     broken = problems(pages)
     print("\n".join(broken) if broken else "pages: as the code says")

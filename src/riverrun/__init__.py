@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from riverrun.frontends.dataflow import Dataflow
     from riverrun.frontends.shared.state import State
     from riverrun.frontends.timely import TO_ALL, TO_ANY, TO_ONE, Loop, Route, Vertex
-    from riverrun.run import Commit, Result, Run, Sink, read_checkpoint
+    from riverrun.run import Commit, Result, Rounds, Run, Sink, read_checkpoint
 
 __all__ = [
     "TO_ALL",
@@ -56,6 +56,7 @@ __all__ = [
     "PlanError",
     "Result",
     "RiverrunError",
+    "Rounds",
     "Route",
     "Run",
     "SchemaError",
@@ -113,7 +114,7 @@ _HOMES = {
     "riverrun.frontends.dataflow": ("Dataflow",),
     "riverrun.frontends.collections.groups": ("Grouped",),
     "riverrun.frontends.shared.state": ("State",),
-    "riverrun.run": ("Commit", "Result", "Run", "Sink", "read_checkpoint"),
+    "riverrun.run": ("Commit", "Result", "Rounds", "Run", "Sink", "read_checkpoint"),
 }
 _NAMESPACES = ("graphs", "learning", "loops", "options", "rules", "testing")
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
@@ -125,10 +126,11 @@ _NAMES = {
         "total", "update", "within",
     ),
     "graphs": (
-        "bfs", "clustering_coefficient", "components", "cycles", "k_core", "label_propagation", "nodes_of", "pagerank",
-        "shortest_paths", "strongly_connected_components", "triangle_counts", "triangles", "undirected",
+        "Graph", "adaptive_pagerank", "bfs", "clustering_coefficient", "components", "cycles", "k_core",
+        "label_propagation", "nodes_of", "pagerank", "pregel", "shortest_paths", "strongly_connected_components",
+        "triangle_counts", "triangles", "undirected",
     ),
-    "learning": ("Model", "ftrl"),
+    "learning": ("Clusters", "Model", "Regression", "ftrl", "k_means", "logistic_regression"),
     "loops": ("greatest", "least"),
     "options": ("Checkpoint", "Recovery", "Security"),
     "testing": (

@@ -8,11 +8,12 @@ function says otherwise: :func:`undirected` gives each in both directions.
 
 | what | functions |
 |---|---|
-| the graph | `undirected`, `nodes_of` |
+| the graph | `undirected`, `nodes_of`; `Graph`: nodes with values, for algorithms of your own |
+| programs of a vertex | `pregel`: messages along edges, combined, superstep by superstep |
 | components | `components`, `strongly_connected_components` |
 | paths | `bfs`, `shortest_paths` |
 | neighbourhoods | `triangles`, `triangle_counts`, `clustering_coefficient`, `k_core` |
-| ranks | `pagerank`, `label_propagation` |
+| ranks | `pagerank`, `adaptive_pagerank`, `label_propagation` |
 | cycles | `cycles`: of edges with times, those that each new edge closes |
 
 >>> import polars as pl, riverrun as rr
@@ -26,6 +27,7 @@ function says otherwise: :func:`undirected` gives each in both directions.
 [(1, 1), (2, 1), (3, 1), (7, 7), (8, 7)]
 """
 
+from riverrun.algorithms.graphs.along_edges import Graph
 from riverrun.algorithms.graphs.components import components, strongly_connected_components
 from riverrun.algorithms.graphs.cycles import cycles
 from riverrun.algorithms.graphs.graph import nodes_of, undirected
@@ -36,9 +38,12 @@ from riverrun.algorithms.graphs.neighbourhoods import (
     triangles,
 )
 from riverrun.algorithms.graphs.paths import bfs, shortest_paths
-from riverrun.algorithms.graphs.ranks import label_propagation, pagerank
+from riverrun.algorithms.graphs.pregel import pregel
+from riverrun.algorithms.graphs.ranks import adaptive_pagerank, label_propagation, pagerank
 
 __all__ = [
+    "Graph",
+    "adaptive_pagerank",
     "bfs",
     "clustering_coefficient",
     "components",
@@ -47,6 +52,7 @@ __all__ = [
     "label_propagation",
     "nodes_of",
     "pagerank",
+    "pregel",
     "shortest_paths",
     "strongly_connected_components",
     "triangle_counts",

@@ -296,6 +296,11 @@ def exposed(function: Callable[P, T], /, *arguments: P.args, **named: P.kwargs) 
     return returned
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether an exception means that the user wants to end the wait, and not that the epoch failed."""
+    return not isinstance(error, Exception) and bool(getattr(error, "refuses", True))
+
+
 def uninterrupted(function: Callable[P, T]) -> Callable[P, T]:
     """A function that runs inside a block of its own."""
 

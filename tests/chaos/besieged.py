@@ -328,7 +328,7 @@ class Life:
                 shown = {name: status[name] for name in names}
                 self.say(
                     f"stands still: {shown} members {cluster._coordinator.members} "
-                    f"joined {cluster._coordinator.roster._joined} {cluster._crew.starts}"
+                    f"joined {cluster._coordinator.membership._joined} {cluster._crew.starts}"
                 )
 
     def _guarded(self, work: Callable[[], None]) -> None:

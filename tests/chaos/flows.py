@@ -168,6 +168,13 @@ class Spread(Reached):
     mode = "arrays"
 
 
+class ByRounds(Reached):
+    """The same, each round computed from scratch."""
+
+    name = "by rounds"
+    mode = "rounds"
+
+
 class Walks(EdgesProgram):
     """How many walks of up to three edges end at each node, each weighed by where it came from: a loop that pulls."""
 
@@ -204,6 +211,7 @@ class Nearest(EdgesProgram):
     name = "nearest"
     columns = ("node", "far")
     mode = "microstep"
+    maintain = "auto"
     over = "one"
 
     def build(self, edges: Any) -> Any:
@@ -216,7 +224,8 @@ class Nearest(EdgesProgram):
 
         best = rr.loops.least("far")
         return near.iterate_delta(
-            send(near), key="node", send=send, better=best, missing="add", mode=self.mode, spread_over=self.over
+            send(near), key="node", send=send, better=best, missing="add", mode=self.mode,
+            maintain=self.maintain, spread_over=self.over,
         )  # fmt: skip
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
@@ -250,6 +259,53 @@ class SpreadOverAll(Reached):
     name = "spread over all"
     mode = "auto"
     over = "all"
+
+
+class Stepped(Nearest):
+    """The same by supersteps, each computed from scratch."""
+
+    name = "stepped"
+    mode = "superstep"
+    over = "auto"
+    maintain = "restart"
+
+
+class Grown(EdgesProgram):
+    """Nodes at an odd and at an even number of edges behind 0, until there are three of a kind or no more come: two
+    solutions, and a test of the program's own for the end."""
+
+    name = "grown"
+    columns = ("node", "odd")
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        even = checked.filter(pl.col("src") == 0).select(node="src").distinct()
+
+        def behind(rows: Any) -> Any:
+            return rows.join(checked, left_on="node", right_on="src").select(node="dst")
+
+        def step(now: Any) -> Any:
+            odd = behind(now["even"]).concat(now["odd"]).distinct()
+            return {"odd": odd, "even": behind(now["odd"]).concat(now["even"]).distinct()}
+
+        def grow(before: Any, after: Any) -> Any:
+            new = [after[each].anti_join(before[each], on="node") for each in ("odd", "even")]
+            few = after["odd"].count("n").filter(pl.col("n") < 3).select("n")
+            return new[0].concat(new[1]).join(few, how="cross").select("node")
+
+        start = {"odd": even.filter(pl.col("node") > 0), "even": even}
+        found = rr.loops.iterate(start, step, until=grow)
+        return found["odd"].with_columns(odd=1).concat(found["even"].with_columns(odd=0))
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        sets: list[set[int]] = [{src for src, _ in edges if src == 0}, set()]
+        while True:
+            after = [
+                sets[at] | {dst for src, dst in edges if src in sets[1 - at]} for at in range(2)
+            ]
+            grows, sets = after != sets and len(after[1]) in (1, 2), after
+            if not grows:
+                return {(node, odd): 1 for odd in range(2) for node in sets[odd]}
 
 
 class Met(EdgesProgram):
@@ -377,6 +433,9 @@ FLOWS: dict[str, Callable[[], Program]] = {
             NearestOfAll,
             NearestByRounds,
             SpreadOverAll,
+            ByRounds,
+            Stepped,
+            Grown,
             Met,
             Strong,
         )

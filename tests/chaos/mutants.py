@@ -93,12 +93,14 @@ def gaps_are_ignored() -> Any:
 
 @mutant
 def completions_of_other_executions_count() -> Any:
-    original = Coordinator._on_completed
+    original = Coordinator._is_late
 
-    def on_completed(self: Coordinator, sender: int, message: m.Completed) -> None:
-        original(self, sender, m.Completed(self.execution, message.epoch))
+    def is_late(self: Coordinator, message: Any) -> bool:
+        if isinstance(message, m.Completed):
+            message = m.Completed(self.execution, message.epoch)
+        return original(self, message)
 
-    return replaced(Coordinator, "_on_completed", on_completed)
+    return replaced(Coordinator, "_is_late", is_late)
 
 
 @mutant
@@ -278,7 +280,11 @@ def owners_are_forgotten() -> Any:
 
 @mutant
 def taking_over_leaves_no_record() -> Any:
-    return replaced(takeover, "_create", lambda some_log, position, data: True)
+    def create(self: Any, position: int, record: bytes) -> bool:
+        self._log.own(position)
+        return True
+
+    return replaced(takeover._PathOwner, "_create", create)
 
 
 @mutant
@@ -288,14 +294,14 @@ def who_was_put_out_collects() -> Any:
 
 @mutant
 def what_was_looked_at_first_is_gone_on_from() -> Any:
-    original = takeover._TakingOver._latest
+    original = takeover._StartChoice.newest
 
-    def latest(self: Any) -> Any:
-        if self._manifest is None:
-            return original(self)
-        return self._manifest
+    def newest(self: Any) -> Any:
+        if getattr(self, "looked_at", None) is None:
+            self.looked_at = original(self)
+        return self.looked_at
 
-    return replaced(takeover._TakingOver, "_latest", latest)
+    return replaced(takeover._StartChoice, "newest", newest)
 
 
 @mutant
@@ -367,8 +373,8 @@ def fetches_wait_at_the_first_round_after_a_loss() -> Any:
 
     def restore(self: Fetching, context: Any) -> None:
         original(self, context)
-        self._pending._blocks = [
-            replace(block, rounds=(0,) * len(block.rounds)) for block in self._pending.blocks()
+        self._waiting._blocks = [
+            replace(block, rounds=(0,) * len(block.rounds)) for block in self._waiting.blocks()
         ]
 
     return replaced(Fetching, "_restore", restore)

@@ -419,7 +419,7 @@ class Sustained:
         run.commit()
         self._check(run.read("out").rows(), self.acknowledged)
         whole = Counter(run.read("out").rows())
-        for sink in run._followers._sinks:
+        for sink in run._sinks._sinks:
             sink.wait(run.epoch, self.stall)
         sums, following = Counter[Row](), 0
         for first, epoch, rows in self.sunk:

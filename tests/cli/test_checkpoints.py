@@ -141,14 +141,14 @@ def test_an_epoch_is_the_last_one_held_everywhere(tmp_path: Path, capsys: Told) 
 
 def test_rows_are_shown(shop: Shop, capsys: Told) -> None:
     for epoch in (2, 3, 4):
-        found = as_json(capsys, shop.path, "--output", "paid", "--epoch", epoch, "--limit", 100)
+        found = as_json(capsys, shop.path, "--name", "paid", "--epoch", epoch, "--limit", 100)
         assert found["epoch"] == epoch
         assert sorted(map(tuple, found["rows"])) == shop.as_of[epoch]
     dear = sorted(row for row in shop.rows.items() if row[0][1] > 50)
-    found = as_json(capsys, shop.path, 5, "--state", "dear:result", "--limit", 1000)
+    found = as_json(capsys, shop.path, 5, "--name", "dear:result", "--limit", 1000)
     assert found["columns"] == ["item", "price", "count"]
     assert sorted(((item, price), n) for item, price, n in found["rows"]) == dear
-    text = told(capsys, shop.path, "--output", "paid", "--limit", 2)
+    text = told(capsys, shop.path, "--name", "paid", "--limit", 2)
     assert "2 rows of 'paid' as of epoch 4; there are more" in text
 
 
@@ -212,12 +212,12 @@ def test_errors_are_told_with_a_hint_and_no_traceback(
     for arguments, words in (
         ((tmp_path / "no",), "there is nothing at"),
         ((tmp_path / "no", "--verify"), "there is nothing at"),
-        ((tmp_path / "no", "--output", "paid"), "there is nothing at"),
+        ((tmp_path / "no", "--name", "paid"), "there is nothing at"),
         ((shop.path, 77), "cannot find checkpoint 77: there are: 4, 5"),
-        ((shop.path, "--output", "piad"), "there are: dear, paid"),
-        ((shop.path, "--state", "piad"), "there are: "),
+        ((shop.path, "--name", "piad"), "there are: dear, paid"),
+        ((shop.path, "--name", "piad"), "there are: "),
         (
-            (shop.path, "--output", "paid", "--epoch", 1),
+            (shop.path, "--name", "paid", "--epoch", 1),
             "checkpoint 4: epochs 2 to 3; checkpoint 5",
         ),
     ):
@@ -226,7 +226,7 @@ def test_errors_are_told_with_a_hint_and_no_traceback(
         assert "Hint: " in text
         assert "Traceback" not in text
     assert not (tmp_path / "no").exists()
-    for wrong in (["--epoch", "3"], ["--verify", "--output", "paid"], ["x"]):
+    for wrong in (["--epoch", "3"], ["--verify", "--name", "paid"], ["x"]):
         with pytest.raises(SystemExit) as ended:
             main(["checkpoints", shop.path, *wrong])
         assert ended.value.code == 2
@@ -261,7 +261,7 @@ def test_reading_what_a_damaged_file_holds_names_it(shop: Shop, capsys: Told) ->
     checkpoints = Checkpoints(shop.path)
     files = [b.file.name for share in checkpoints.load(5).states[state] for b in share.blocks]
     damage(checkpoints.storage, files[0], "emptied")
-    text = told(capsys, shop.path, 5, "--output", "paid", "--limit", 1000, code=2)
+    text = told(capsys, shop.path, 5, "--name", "paid", "--limit", 1000, code=2)
     assert files[0] in text
     assert "--verify says which checkpoint is whole" in text
 

@@ -28,12 +28,13 @@ from riverrun.engine.instance import ProgressNews
 from riverrun.engine.messages import Data, Feed, Parcel
 from riverrun.engine.wiring import RoutedChanges as Rows
 from riverrun.errors import BadMessage, OperatorFailed, RiverrunError
+from riverrun.plan.loop_figures import LoopFigures, RoundFigures
 from riverrun.progress import Antichain
 from riverrun.rows.conditions import Where
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Kept
 from riverrun.run.sinks.parquet import ParquetDirectory
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.runtime.codec import shapes
 from riverrun.runtime.codec.fragments import Decoder, Encoder
 from riverrun.runtime.codec.plain import describe, pack, revive, unpack
@@ -105,6 +106,9 @@ def framed(encoder: Encoder, message: Any) -> bytes:
 def seed_frames() -> list[bytes]:
     words = pa.array(["tea", None, "ink"], pa.large_string())
     changes = Changes.of([words, pa.array([1, 2, 3])], (0, 1))
+    rounds = LoopFigures(
+        "reach", (RoundFigures((0, 3), 5, 9, 0.25), RoundFigures((), 1, 2, 0.5, 7))
+    )
     said: list[Any] = [
         Data(1, 0, Rows((3, changes))),
         Data(1, 1, Rows((3, Changes.concat([changes, changes.map_times(lambda time: (0, 2))])))),
@@ -112,7 +116,7 @@ def seed_frames() -> list[bytes]:
         Data(1, 3, {"plain": (1, [2])}),
         Feed(1, 2, {"words": pa.record_batch({"word": words})}, {"a": (Parcel("x-0", 1, 5),)}),
         messages.Begin(1, 2, 3, 0, Shards.even(3), (1, 2, 3)),
-        messages.Completed(1, 7, ({"kind": "late", "rows": 3},)),
+        messages.Completed(1, 7, ({"kind": "late", "rows": 3},), (rounds,)),
         messages.Failed(1, 2, OperatorFailed("a.b", "it failed", hint="mend it", node="map")),
         messages.Wrote(4, _saved()[1]),
         messages.Peers({1: "tcp://127.0.0.1:5"}),
@@ -305,7 +309,7 @@ SUNK_EPOCH = 3
 SUNK_FILE = f"epoch-{SUNK_EPOCH:020d}.parquet"
 
 
-def _sunk() -> list[Followed]:
+def _sunk() -> list[EpochChanges]:
     """What an epoch changed, in a few ways."""
     changed = SUNK.append(pa.field("diff", pa.int64()))
     rows = [
@@ -319,7 +323,7 @@ def _sunk() -> list[Followed]:
     ]
     tables = [pa.table({name: list(c) for name, c in each.items()}, changed) for each in rows]
     return [
-        Followed("words", table, SUNK_EPOCH, SUNK_EPOCH - at) for at, table in enumerate(tables)
+        EpochChanges("words", table, SUNK_EPOCH, SUNK_EPOCH - at) for at, table in enumerate(tables)
     ]
 
 

@@ -20,10 +20,11 @@ from riverrun.plan.plan import Plan
 Build = Callable[[rr.Dataflow], None]
 
 
-def plan_of(build: Build) -> Plan:
+def plan_of(build: Build, as_written: bool = False) -> Plan:
+    """The plan of a program; `as_written`, without the optimizer's rewrites."""
     flow = rr.Dataflow("compared")
     build(flow)
-    return flow.plan
+    return flow.plan.written or flow.plan if as_written else flow.plan
 
 
 def stored(plan: Plan, epoch: int = 3, lineage: bool = True) -> StoredProgram:
@@ -31,8 +32,8 @@ def stored(plan: Plan, epoch: int = 3, lineage: bool = True) -> StoredProgram:
     return StoredProgram(epoch, plan.fingerprint, states, lineage_of(plan) if lineage else None)
 
 
-def compared(old: Build, new: Build, **options: Any) -> Comparison:
-    return compare(plan_of(new), stored(plan_of(old), **options))
+def compared(old: Build, new: Build, as_written: bool = False, **options: Any) -> Comparison:
+    return compare(plan_of(new, as_written), stored(plan_of(old, as_written), **options))
 
 
 def edges_of(flow: rr.Dataflow) -> rr.Collection:
@@ -114,22 +115,30 @@ def loop(least: int, behind: bool = False, edges_kept: bool = True) -> Build:
 
 
 def test_a_loop_is_kept_or_built_anew_as_a_whole() -> None:
-    found = compared(loop(0), loop(1))
-    inside = {name for name in stored(plan_of(loop(1))).states if name.startswith("loop-1/")}
+    found = compared(loop(0), loop(1), as_written=True)
+    plan = plan_of(loop(1), as_written=True)
+    inside = {name for name in stored(plan).states if name.startswith("loop-1/")}
     assert inside
     assert inside < set(found.rebuild)
     assert set(found.keep) == {"edges:result"}
     assert not found.routes.inputs
     assert not found.routes.stuck
     assert found.rebuild["reach:result"] == "because of 'loop-1/filter-1'"
-    plan = plan_of(loop(1))
     assert names_of(plan, found.sources) == {"edges:result"}  # a copy of the rows of the input
     assert {found.rebuild[name] for name in inside} == {
         "because of 'loop-1/filter-1'",
         "as the loop 'loop-1' is built anew as a whole",  # what edges are, inside, is as it was
     }
-    found = compared(loop(0, edges_kept=False), loop(1, edges_kept=False))
+    found = compared(loop(0, edges_kept=False), loop(1, edges_kept=False), as_written=True)
     assert found.routes.inputs == ("edges",)
+
+
+def test_what_was_moved_out_of_a_loop_is_kept_when_the_loop_is_built_anew() -> None:
+    found = compared(loop(0, edges_kept=False), loop(1, edges_kept=False))
+    assert set(found.keep) == {"arrange-1"}
+    assert {name.partition("/")[0] for name in found.rebuild} == {"loop-1", "reach:result"}
+    assert not found.routes.inputs  # the arrangement has all edges
+    assert not found.routes.stuck
 
 
 def test_what_is_behind_a_loop_is_built_from_the_result() -> None:

@@ -18,6 +18,7 @@ import pytest
 
 import riverrun as rr
 import riverrun.operators
+from riverrun.operators.rounds.joins import JoinRound
 from riverrun.operators.shared.gather import Requesting
 from riverrun.plan.lineage import lineage_of
 from riverrun.plan.operator import Exchanging, Linear, Operator, Role
@@ -81,6 +82,18 @@ def plain() -> Plan:
     flow.output("only", start.iterate_delta(start, key="k", send=send, rounds=2))
     one = sales.group_by("k").agg(v=rr.min("v"))
     flow.output("pull", one.iterate(lambda v: send(v).group_by("k").agg(v=rr.sum("v")), rounds=3))
+
+    def by_rounds(now: rr.Collection) -> tuple[rr.Collection, rr.Collection]:
+        itself = now.join(now, on="k", suffix="_2").select("k", v="v_2")
+        following = now.join(steps, left_on="v", right_on="a").select("k", v="b").concat(itself)
+        return following.concat(start).distinct(), following.consolidate()
+
+    flow.output("rounds", start.iterate(by_rounds, rounds=4))
+    close = rr.loops.tolerance("v", 1)
+    least_sent = lambda v: send(v).group_by("k").agg(v=rr.min("v"))  # noqa: E731
+    flow.output("close", one.iterate(least_sent, until=close, mode="rounds"))
+    by_steps = {"mode": "superstep", "maintain": "restart"}
+    flow.output("steps", start.iterate_delta(send(start), **least, **by_steps))
     flow.output("shared", start.iterate_delta(send(start), **least, spread_over="all"))
     flow.output("micro", start.iterate_delta(start, key="k", send=send, mode="microstep"))
     return flow.plan
@@ -138,7 +151,7 @@ def test_operators_name_kernels_that_are_listed() -> None:
 
 def test_every_operator_is_there() -> None:
     used = {type(node.operator) for plan in (plain(), with_functions()) for node in plan.nodes}
-    assert {*catalogue()} - used == {Linear, Exchanging, Requesting}
+    assert {*catalogue()} - used == {Linear, Exchanging, Requesting, JoinRound}
 
 
 @pytest.mark.parametrize("role", [Role.PROBE, Role.INSPECT, Role.EXCHANGE])
@@ -146,7 +159,7 @@ def test_the_word_of_a_role_begins_the_identities_with_it_and_no_others(role: Ro
     """The law "words"."""
     met = 0
     for plan in (plain(), with_functions()):
-        for node in plan.nodes:
+        for node in (plan.written or plan).nodes:
             assert role.begins(plan.fingerprint[node.name]) == (node.operator.role is role), node
             met += node.operator.role is role
     assert met

@@ -24,7 +24,7 @@ from riverrun.rows.types import (
     in_spark,
     named_type,
 )
-from riverrun.rows.values import CellConverter
+from riverrun.rows.values import ValueConverter
 from riverrun.state.types import EnumType, canonical
 from tests import drawn_rows
 
@@ -106,7 +106,7 @@ VALUES = {
 
 @pytest.mark.parametrize("python_class", PYTHON, ids=str)
 def test_a_class_declares_a_type_that_takes_its_values(python_class: type) -> None:
-    cells = CellConverter.of(pa.field("x", PYTHON[python_class]))
+    cells = ValueConverter.of(pa.field("x", PYTHON[python_class]))
     assert cells.array([VALUES[python_class]], "try").to_pylist() == [VALUES[python_class]]
 
 

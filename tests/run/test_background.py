@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.run.inputs import Inlet
+from riverrun.run.inputs import RunInput
 from tests.runtime.launchers import Launched, Threads
 
 
@@ -72,8 +72,8 @@ def test_rows_that_were_not_accepted_stay(run: rr.Run, monkeypatch: pytest.Monke
 def test_commands_keep_their_order_across_a_commit_during_an_upload() -> None:
     flow = rr.Dataflow("keyed")
     flow.output("out", flow.input("rows", {"id": pl.Int64, "v": pl.Int64}, key="id"))
-    inlet = Inlet(flow.plan.nodes[0], flow.plan)
-    first = inlet.reserve()  # a DataFrame is on its way,
-    inlet.drop()  # somebody else commits,
-    inlet.add_parcels(first, [])  # it arrives,
-    assert inlet.reserve() > first  # and what is given after it comes after it
+    run_input = RunInput(flow.plan.nodes[0], flow.plan)
+    first = run_input.reserve()  # a DataFrame is on its way,
+    run_input.drop()  # somebody else commits,
+    run_input.add_parcels(first, [])  # it arrives,
+    assert run_input.reserve() > first  # and what is given after it comes after it

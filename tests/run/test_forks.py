@@ -45,6 +45,7 @@ CALLS = {
     "changes": lambda: run.changes("n"),
     "status": run.status,
     "events": run.events,
+    "rounds": lambda: run.rounds("none"),
     "checkpoint": run.checkpoint,
     "scale": lambda: run.scale(2),
     "rollback": run.rollback,

@@ -288,6 +288,8 @@ def _calls(
         def act() -> None:
             assert run.frontier("given").elements == ((run.completed,),)
             run.events()
+            with pytest.raises(rr.PlanError, match="the loops are: none"):
+                run.rounds("short")
             assert "short" in run.explain()
             assert run.schema("short").names == ["k", "n"]
             assert not run.await_termination(timeout=0.01)
@@ -623,14 +625,14 @@ def test_a_second_interrupt_leaves_no_sink_that_nobody_has(
                 return sink
 
             traces: list[list[int]] = []
-            monkeypatch.setattr(run, "_begin_sink", begin_interrupted)
+            monkeypatch.setattr(run._sink_maker, "_begin", begin_interrupted)
             with pytest.raises(KeyboardInterrupt):
                 run.write_parquet("short", tmp_path / "out")
         monkeypatch.undo()
         return traces[0][0] <= 0
 
     with program().run() as run:
-        begin, twice = run._begin_sink, 0
+        begin, twice = run._sink_maker._begin, 0
         for again in range(1, 80):
             twice += follow_interrupted(again)
             with run.write_parquet("short", tmp_path / "out") as sink:
@@ -643,7 +645,7 @@ def test_closing_that_is_interrupted_while_sinks_are_given_the_last_epoch(
     times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, sink = _followed(tmp_path)
-    finish = run._followers.finish
+    finish = run._sinks.finish
 
     def hand_out() -> None:
         signal.raise_signal(signal.SIGINT)
@@ -655,7 +657,7 @@ def test_closing_that_is_interrupted_while_sinks_are_given_the_last_epoch(
         finish(*arguments)
 
     monkeypatch.setattr(run._pacing, "hand_out", hand_out)
-    monkeypatch.setattr(run._followers, "finish", finish_interrupted)
+    monkeypatch.setattr(run._sinks, "finish", finish_interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.close()
     _check_nothing_is_left(run, sink, tmp_path)
@@ -745,7 +747,7 @@ def test_whoever_gives_rows_waits_for_no_turn(
 ) -> None:
     monkeypatch.setattr("riverrun.run.run.is_spark_frame", lambda rows: isinstance(rows, Frame))
     with program().run() as run:
-        with _held_by_another(run._lock):
+        with _held_by_another(run._turn):
             getattr(run, call)("rows", rows)
             with pytest.raises(KeyboardInterrupt):
                 time.sleep(10)
@@ -760,10 +762,10 @@ def test_whoever_gives_rows_waits_for_no_turn(
 def test_closing_waits_for_no_turn_after_an_interrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_module, "CLOSING", 60.0)
+    monkeypatch.setattr(run_module, "LAST_TURN", 60.0)
     run, sink = _followed(tmp_path)
     began = time.monotonic()
-    with _held_by_another(run._lock), pytest.raises(KeyboardInterrupt):
+    with _held_by_another(run._turn), pytest.raises(KeyboardInterrupt):
         run.close()
     assert time.monotonic() - began < 50  # of the minute that closing waits for a turn
     _check_nothing_is_left(run, sink, tmp_path)

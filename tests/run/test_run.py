@@ -407,16 +407,16 @@ def test_commands_of_an_epoch_have_numbers_of_their_own():
     flow = rr.Dataflow("numbered")
     flow.output("out", flow.input("a", {"k": pl.Int64, "v": pl.Int64}, key="k"))
     with flow.run() as run:
-        inlet = run._inlets["a"]
-        firsts = [inlet.reserve() for _ in range(2047)]
+        run_input = run._inputs["a"]
+        firsts = [run_input.reserve() for _ in range(2047)]
         with pytest.raises(rr.RiverrunError, match="cannot be numbered") as caught:
-            inlet.reserve()
+            run_input.reserve()
         assert caught.value.code == "run.commands"
         assert len(set(firsts)) == 2047
         run.upsert("a", [(1, 1), (1, 2)])  # after them there are still some
         for first in firsts:
-            inlet.give_up(first)
+            run_input.give_up(first)
         run.commit()
         assert run.read("out").rows() == [(1, 2)]
-        assert inlet.reserve() == 0
-        inlet.give_up(0)
+        assert run_input.reserve() == 0
+        run_input.give_up(0)

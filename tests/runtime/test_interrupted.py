@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from riverrun import interrupts
-from riverrun.runtime.cluster import Standing
+from riverrun.runtime.carried import Standing
 from riverrun.runtime.remote import RemoteCluster
 from tests.engine.flows import Model, check, graph_maker
 from tests.interrupting import HANG, Alarm, traced, watched_handlers

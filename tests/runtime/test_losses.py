@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import riverrun as rr
-from riverrun.engine.coordinator.failures import RECOVERIES, Losses, advice_on_exit
+from riverrun.engine.coordinator.losses import RECOVERIES, Losses, advice_on_exit
 from riverrun.engine.instance import Maker
 from riverrun.errors import TransportError
 from riverrun.runtime import remote
@@ -39,7 +39,7 @@ def deadly_maker(most: int) -> Maker:
 def test_an_epoch_that_kills_its_worker_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("riverrun.engine.coordinator.failures.RECOVERIES", 2)
+    monkeypatch.setattr("riverrun.engine.coordinator.losses.RECOVERIES", 2)
     with RemoteCluster(Processes(deadly_maker(100)), 2, checkpoint=tmp_path, timeout=60) as cluster:
         cluster.wait(cluster.submit({"edges": edge_rows([(1, 2, 1), (3, 4, 1)])}))
         epoch = cluster.submit({"edges": edge_rows([(1, 2, 1), (100, 4, 1)])})
@@ -99,7 +99,7 @@ def test_losses_far_apart_do_not_end_a_run(tmp_path: Path) -> None:
 def test_other_numbers_of_workers_are_no_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("riverrun.engine.coordinator.failures.RECOVERIES", 1)
+    monkeypatch.setattr("riverrun.engine.coordinator.losses.RECOVERIES", 1)
     model = Model(6)
     with RemoteCluster(Threads(graph_maker()), 3, checkpoint=tmp_path, timeout=30) as cluster:
         cluster.wait(cluster.submit(model.draw()))

@@ -24,7 +24,7 @@ from riverrun.runtime import local
 from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.local import LocalCluster
 from riverrun.runtime.remote import RemoteCluster
-from riverrun.runtime.uploads import ParcelStore
+from riverrun.runtime.uploads import Uploads
 from riverrun.storage.store import open_storage
 from tests.engine.flows import Model, check, edge_rows, graph_maker
 from tests.engine.weather import Weather
@@ -302,7 +302,7 @@ def test_a_slow_storage_slows_commits_only(start: Start, weather: Weather, tmp_p
 def test_a_run_whose_storage_hangs_can_be_closed(
     start: Start, weather: Weather, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "CLOSING", 0.5)
+    monkeypatch.setattr(local, "LAST_CHECKPOINT", 0.5)
     cluster, model = start(2, checkpoint=tmp_path, every=None), Model(9)
     commit(cluster, model)
     weather.hangs()
@@ -452,7 +452,7 @@ def test_rows_that_were_handed_in_are_waited_for(
         parcels = {
             name: tuple(
                 Parcel(parcel.name, 0, parcel.rows, parcel.file, parcel.checksum)
-                for parcel in ParcelStore(99, storage).take_in(f"0.{at}", [rows])
+                for parcel in Uploads(99, storage).take_in(f"0.{at}", [rows])
             )
             for at, (name, rows) in enumerate(inputs.items())
             if rows.num_rows
@@ -468,19 +468,19 @@ def test_rows_that_were_handed_in_are_waited_for(
 
 def test_rows_that_are_handed_in_wait_for_the_storage(weather: Weather, tmp_path: Path) -> None:
     storage = open_storage(tmp_path)
-    parcel_store, rows = ParcelStore(1, storage), edge_rows([(1, 2, 1)])
+    uploads, rows = Uploads(1, storage), edge_rows([(1, 2, 1)])
     weather.away("put")
     back = Beside(lambda: (until(lambda: weather.failed > 4), weather.fine()))
-    (parcel,) = parcel_store.take_in("load", [rows])
+    (parcel,) = uploads.take_in("load", [rows])
     back.wait()
     assert storage.get(parcel.file or "").size > 0
     weather.away("put")
     with pytest.raises(TransportError):
-        ParcelStore(1, storage, storage_timeout=0.1).take_in("more", [rows])
+        Uploads(1, storage, storage_timeout=0.1).take_in("more", [rows])
     over = threading.Event()
     over.set()
     with pytest.raises(TransportError):
-        ParcelStore(1, storage, over=over).take_in("most", [rows])
+        Uploads(1, storage, over=over).take_in("most", [rows])
 
 
 def test_a_run_that_was_thrown_away_leaves_nothing_that_runs(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from riverrun.engine.coordinator.failures import advice_on_exit
+from riverrun.engine.coordinator.losses import advice_on_exit
 from riverrun.spark.launcher import _said
 from tests.chaos.besieged import Siege
 from tests.chaos.kills import suite

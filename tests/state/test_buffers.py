@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from riverrun.state import buffers
-from riverrun.state.buffers import LEAST, SlabPool, empty
+from riverrun.state.buffers import LEAST, BufferPool, empty
 
 
 def test_a_slab_is_reused_when_nothing_refers_to_it():
-    pool = SlabPool()
+    pool = BufferPool()
     first = pool.take(LEAST)
     address = first.ctypes.data
     del first
@@ -36,7 +36,7 @@ def test_a_slab_is_reused_when_nothing_refers_to_it():
     ],
 )
 def test_what_is_made_from_a_slab_keeps_it(derive):
-    pool = SlabPool()
+    pool = BufferPool()
     taken = pool.take(LEAST)
     taken[:] = 7
     derived = derive(taken)
@@ -53,7 +53,7 @@ def test_what_is_made_from_a_slab_keeps_it(derive):
 
 def test_threads_never_get_a_slab_that_is_too_small_or_shared(monkeypatch):
     monkeypatch.setattr(buffers, "_LEAST_SPARE", 0)
-    pool, wrong = SlabPool(), []
+    pool, wrong = BufferPool(), []
 
     def use(seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ def test_threads_never_get_a_slab_that_is_too_small_or_shared(monkeypatch):
 
 
 def test_what_is_kept_is_bounded():
-    pool = SlabPool()
+    pool = BufferPool()
     held = [pool.take(1 << 20) for _ in range(64)]
     del held
     pool.trim(1000)

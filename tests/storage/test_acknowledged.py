@@ -132,7 +132,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
 def test_of_two_who_note_the_greater_epoch_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lane tries again what could not be written, and stops just before it writes; meanwhile more is noted."""
+    """The thread tries again what could not be written, and stops just before it writes; meanwhile more is noted."""
     storage = open_storage(tmp_path)
     acknowledger = Acknowledger(storage, 0, 0, doubtful=0)
     write, reached, more = storage.write_in_place, threading.Event(), threading.Event()

@@ -251,7 +251,7 @@ def test_another_version_is_said_when_it_is_read(
     saved(storage, 1, riverrun="0.0.9")
     assert look(Checkpoints(storage)).checkpoints[0].version == "0.0.9"
     with caplog.at_level(logging.WARNING):
-        choose(Checkpoints(storage), state="state")
+        choose(Checkpoints(storage), "state")
     assert "written by riverrun 0.0.9" in caplog.text
 
 
@@ -293,13 +293,11 @@ def test_a_state_is_read_as_of_each_epoch_it_holds(
     assert held(checkpoints.load(1).states["state"]) == expected
     for epoch in range(epochs + 1):
         if epoch not in expected:
-            error = refused(
-                lambda e=epoch: choose(checkpoints, state="state", epoch=e), "time.not_held"
-            )  # type: ignore[misc]
+            error = refused(lambda e=epoch: choose(checkpoints, "state", epoch=e), "time.not_held")  # type: ignore[misc]
             shown = f"{expected[0]} to {expected[-1]}" if len(expected) > 1 else f"{expected[0]}"
             assert f"checkpoint 1: epoch{'s' * (len(expected) > 1)} {shown}" in error.message
             continue
-        stored = choose(checkpoints, state="state", epoch=epoch)
+        stored = choose(checkpoints, "state", epoch=epoch)
         cuts = stored.cuts(rng.choice([1, 20, 10_000]))
         assert [cuts[0][0], cuts[-1][1]] == [0, END]
         assert all(a[1] == b[0] for a, b in pairwise(cuts))
@@ -322,12 +320,12 @@ def test_the_newest_checkpoint_that_holds_an_epoch_is_taken(storage: Watched) ->
     spine.advance_since(Antichain([(2,)]))
     spine.compact()
     Checkpoints(storage).save({"state": spine.view()})
-    taken = {e: choose(Checkpoints(storage), state="state", epoch=e).number for e in range(3)}
+    taken = {e: choose(Checkpoints(storage), "state", epoch=e).number for e in range(3)}
     assert taken == {0: 3, 1: 3, 2: 4}
-    assert choose(Checkpoints(storage), state="state").epoch == 2
-    assert choose(Checkpoints(storage), state="state", number=2).epoch == 1
+    assert choose(Checkpoints(storage), "state").epoch == 2
+    assert choose(Checkpoints(storage), "state", number=2).epoch == 1
     damage(storage, manifest_name(4), "truncated")
-    assert choose(Checkpoints(storage), state="state").number == 3
+    assert choose(Checkpoints(storage), "state").number == 3
 
 
 def test_a_state_that_older_checkpoints_have_not(storage: Watched) -> None:
@@ -335,7 +333,7 @@ def test_a_state_that_older_checkpoints_have_not(storage: Watched) -> None:
     spine.insert(pa.table({"k": [1]}), (0,))
     Checkpoints(storage).save({"old": spine.view()})
     Checkpoints(storage).save({"new": spine.view()})
-    error = refused(lambda: choose(Checkpoints(storage), state="new", epoch=4), "time.not_held")
+    error = refused(lambda: choose(Checkpoints(storage), "new", epoch=4), "time.not_held")
     assert "the checkpoints hold: checkpoint 2: epoch 0" in error.message
-    error = refused(lambda: choose(Checkpoints(storage), state="old"), "checkpoint.state_unknown")
+    error = refused(lambda: choose(Checkpoints(storage), "old"), "checkpoint.output_unknown")
     assert "there are: new" in error.message

@@ -34,7 +34,7 @@ time.sleep(600)
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "BEAT", 0.1)
+    monkeypatch.setattr(leases, "RENEWAL", 0.1)
     monkeypatch.setattr(leases, "WATCH", 0.5)
 
 

@@ -241,8 +241,9 @@ def test_one_who_owns_the_path_before_it_reads_the_log_is_not_stopped_by_a_fast_
 def test_one_who_has_not_read_what_was_promised_does_not_take_it_back(storage: Storage) -> None:
     """Its record is there before it has read the one that promises to keep the log whole."""
     take_over(Checkpoints(storage), Log(storage), identity="a", keep_inputs=True)
-    taking = takeover._TakingOver(Checkpoints(storage), Log(storage), "b", {}, None, None)
-    assert taking.newest(takeover.KEEP, blind=True).whole_from == 0
+    claim = takeover._Claim("b", {}, None, None, takeover.KEEP)
+    taking = takeover._TakingOver(Checkpoints(storage), Log(storage), claim)
+    assert taking.newest(blind=True).whole_from == 0
     assert opened(storage, "c").whole_from == 0
 
 

@@ -118,6 +118,29 @@ def components(edges: rr.Collection) -> rr.Collection:
     )
 
 
+def by_rounds(edges: rr.Collection) -> rr.Collection:
+    """Components, with nothing kept from round to round."""
+    both = edges.concat(edges.select(src="dst", dst="src"))
+    nodes = both.select(node="src", label="src").distinct()
+
+    def least(labels: rr.Collection) -> rr.Collection:
+        heard = labels.join(both, left_on="node", right_on="src").select(node="dst", label="label")
+        return heard.concat(nodes).group_by("node").agg(label=rr.min("label"))
+
+    return nodes.iterate(least, mode="rounds")
+
+
+def until(numbers: rr.Collection) -> rr.Collection:
+    """Numbers are halved until none is above 8, each with those of the same half."""
+
+    def halved(now: rr.Collection) -> tuple[rr.Collection, rr.Collection]:
+        half = now.select(n=pl.col("n") // 2)
+        pairs = half.join(now, on="n").concat(half.join(numbers, on="n"))
+        return half.concat(pairs).distinct(), half.filter(pl.col("n") > 8)
+
+    return numbers.iterate(halved)
+
+
 def closure(edges: rr.Collection) -> rr.Collection:
     def longer(paths: rr.Collection) -> rr.Collection:
         steps = paths.join(edges, left_on="dst", right_on="src").select("src", dst="dst_right")
@@ -375,6 +398,8 @@ CASES = [
         {"n": {"n": int}},
         lambda n: [(row["n"] + 3,) for row in n],
     ),
+    Case("by_rounds", by_rounds, EDGES, component_labels),
+    Case("until", until, {"numbers": {"n": int}}),
     Case("vertex", running_count, FULL, lambda a: Counter(r["k"] for r in a).items()),
     Case(
         "vertex_loop",

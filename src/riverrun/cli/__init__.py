@@ -5,7 +5,7 @@
     riverrun checkpoints PATH                       list the checkpoints, the log and other files at a path
     riverrun checkpoints PATH --verify              read every file, and say which are damaged
     riverrun checkpoints PATH NUMBER                show the outputs and states of a checkpoint
-    riverrun checkpoints PATH NUMBER --output NAME  show rows of an output or shared state; with --state, of a step
+    riverrun checkpoints PATH NUMBER --name NAME    show rows of an output, of a shared state, or of a step
     riverrun kernels                                compile the kernels that runs need, before the first run
     riverrun version
 

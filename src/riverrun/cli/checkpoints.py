@@ -41,7 +41,7 @@ _WIDE = 200  # columns of a table that does not go to a terminal
 
 def run(options: argparse.Namespace) -> int:
     """Do what the options ask for; return the exit code."""
-    if options.output is not None or options.state is not None:
+    if options.name is not None:
         return _show_rows(options)
     checkpoints = Checkpoints(open_storage(options.path, make=False))
     if options.number is not None:
@@ -273,9 +273,7 @@ def _show_rows(options: argparse.Namespace) -> int:
     from riverrun.rows.records import python_rows
     from riverrun.run import read_checkpoint
 
-    result = read_checkpoint(
-        options.path, options.output, options.epoch, options.number, state=options.state
-    )
+    result = read_checkpoint(options.path, options.name, options.epoch, options.number)
     names = list(result.schema.names)
     batches = (batch for portion in result.portions for batch in portion.batches())
     rows = (row.values() for batch in batches for row in python_rows(batch))

@@ -12,6 +12,7 @@ from riverrun.version import __version__
 
 DAMAGED = 1
 FAILED = 2
+EARLIER = ("--output", "--state")  # what --name was called
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,11 +66,13 @@ def _parser() -> argparse.ArgumentParser:
     checkpoints.add_argument(
         "--verify", action="store_true", help="read every file; exit code 1 says damage"
     )
-    what = checkpoints.add_mutually_exclusive_group()
-    what.add_argument("--output", metavar="NAME", help="show rows of an output or shared state")
-    what.add_argument(
-        "--state", metavar="NAME", help="show rows that a step keeps, and how often each is there"
+    checkpoints.add_argument(
+        "--name",
+        metavar="NAME",
+        help="show rows of an output or shared state; or those that a step keeps, and how often each is there",
     )
+    for earlier in EARLIER:
+        checkpoints.add_argument(earlier, help=argparse.SUPPRESS)
     checkpoints.add_argument(
         "--epoch", metavar="EPOCH", type=int, help="an epoch that is held; the last by default"
     )
@@ -81,10 +84,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    rows = options.output is not None or options.state is not None
-    if rows and options.verify:
-        parser.error("--verify looks at files, and --output and --state show rows: one at a time")
-    if options.epoch is not None and not rows:
-        parser.error("--epoch says when rows are read: give --output or --state as well")
+    for earlier in EARLIER:
+        if (name := getattr(options, earlier.strip("-"))) is not None:
+            parser.error(f"outputs, states and steps are read by one option: --name {name}")
+    if options.name is not None and options.verify:
+        parser.error("--verify looks at files, and --name shows rows: one at a time")
+    if options.epoch is not None and options.name is None:
+        parser.error("--epoch says when rows are read: give --name as well")
     if options.limit < 0:
         parser.error("--limit is a number of rows, from 0 on")

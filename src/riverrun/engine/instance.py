@@ -27,14 +27,16 @@ from riverrun.engine.backfill import Beginning, beginning_of
 from riverrun.engine.coordinator.resume import Resume
 from riverrun.engine.loop_rounds import LoopRound, add_up
 from riverrun.engine.reading import ChangesPortion, ViewPortion
+from riverrun.engine.round_meter import RoundMeter
 from riverrun.engine.schedule import schedule_of
 from riverrun.engine.wiring import RoutedChanges, Wiring
 from riverrun.errors import BadMessage, RiverrunError
 from riverrun.forks import finalize
 from riverrun.interrupts import is_due
 from riverrun.operators.arrange import Tap
-from riverrun.operators.loops import Returning
+from riverrun.operators.loops import GoingAround
 from riverrun.operators.sources import Source
+from riverrun.plan.loop_figures import LoopFigures
 from riverrun.plan.operator import Actor, Arranged, Context, Role, located
 from riverrun.plan.plan import Node, Plan, Port
 from riverrun.progress import Antichain
@@ -102,8 +104,9 @@ class Instance:
         self._clock = None if plan.clock is None else self._actor(plan.clock, Source)
         self.taps.update((name, self._actor(node, Tap)) for name, node in plan.outputs.items())
         self._returning = [
-            self._actor(node, Returning) for node in plan.nodes if node.operator.is_feedback
+            self._actor(node, GoingAround) for node in plan.nodes if node.operator.is_feedback
         ]
+        self._meter = RoundMeter(plan, self._actors)
         self._expected: dict[int, tuple[tuple[pa.DataType, ...], int]] = {}
         """For each exchange that a peer has sent to, the types of its columns, and the depth of its times."""
         self._scope = plan.scopes[0]
@@ -124,8 +127,11 @@ class Instance:
         for node in self.plan.in_reading_order:
             if not node.operator.has_actor:
                 continue
-            read = node.inputs if node.operator.reads_arrangements else ()
-            sources = [self._actors[port.node] for port in read]
+            sources = [
+                self._actors[port.node]
+                for at, port in enumerate(node.inputs)
+                if node.operator.reads(at) and self.plan.nodes[port.node].operator.has_actor
+            ]
             context = Context(
                 node, self.index, shards, self._states, sources, history, first, spill, self._actors
             )
@@ -173,6 +179,7 @@ class Instance:
             for start in range(0, rows, step):
                 self._fed.append((name, batch.slice(start, step)))
         self._feeding = epoch
+        self._meter.begin()
         self._feed_on()
 
     def _feed_on(self) -> None:
@@ -231,7 +238,7 @@ class Instance:
 
     def work(self) -> bool:
         """Run a few actors, or feed a piece; return whether there was anything to do."""
-        schedule, wiring = self._schedule, self._wiring
+        schedule, wiring, meter = self._schedule, self._wiring, self._meter
         if self._feeding is not None:
             self._feed_on()
             return True
@@ -251,6 +258,8 @@ class Instance:
                 raise located(actor.node, error) from error
             wiring.doing = None
             schedule.ran(actor, time)
+            if meter.follows:
+                meter.ran(actor, time)
             schedule.settle()
             if self._tell() or is_due():
                 return True  # peers can go on with the news meanwhile; or an interrupt is due
@@ -274,6 +283,10 @@ class Instance:
         """The notes for people who watch the run, since the last call."""
         noted, self._notes = self._notes, []
         return tuple(noted)
+
+    def rounds(self) -> tuple[LoopFigures, ...]:
+        """What the rounds of loops did since the last call."""
+        return self._meter.take()
 
     def _note(self, kind: str, **fields: Any) -> None:
         self._notes.append({"kind": kind, **fields})

@@ -34,6 +34,7 @@ import pyarrow as pa
 from riverrun.engine.loop_rounds import LoopRound
 from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError
+from riverrun.plan.loop_figures import LoopFigures
 from riverrun.progress import Antichain
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
@@ -205,6 +206,8 @@ class Completed:
     epoch: int
     notes: tuple[dict[str, Any], ...] = ()
     """Notes for people who watch the run: each has a kind, and fields."""
+    rounds: tuple[LoopFigures, ...] = ()
+    """What the rounds of loops did in the epoch on this worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +330,8 @@ class Reported:
     epoch: int
     notes: tuple[dict[str, Any], ...] = ()
     """The notes of the workers in this epoch."""
+    rounds: tuple[LoopFigures, ...] = ()
+    """What the rounds of loops did in the epoch, on all workers."""
 
 
 @dataclass(frozen=True, slots=True)

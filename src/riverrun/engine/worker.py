@@ -47,7 +47,7 @@ waits for every `Ready`.
 [(0, JoinRun()), (0, Ready(execution=1))]
 >>> worker.receive(COORDINATOR, Feed(1, 0, {"n": 5}))
 >>> worker.work(), worker.take(), worker.instance.sum
-(False, [(0, Completed(execution=1, epoch=1, notes=()))], 5)
+(False, [(0, Completed(execution=1, epoch=1, notes=(), rounds=()))], 5)
 
 Cost: some microseconds for each epoch and for each message, besides the work of the instance.
 """
@@ -88,6 +88,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.errors import BadMessage, CheckpointError, OperatorFailed, RiverrunError
+from riverrun.plan.loop_figures import LoopFigures
 from riverrun.retry import is_outage
 from riverrun.state.shards import Range, intersect, subtract
 from riverrun.state.view import join_views
@@ -279,7 +280,9 @@ class Worker:
         assert self._begin is not None
         self._pins[completed] = Pin(_ranges(self._begin), instance.pin())
         self._reported = completed
-        self._out.append((COORDINATOR, Completed(self.execution, completed, instance.notes())))
+        rounds: tuple[LoopFigures, ...] = getattr(instance, "rounds", tuple)()
+        news = Completed(self.execution, completed, instance.notes(), rounds)
+        self._out.append((COORDINATOR, news))
 
     def _fail(self, error: BaseException) -> None:
         """The instance raised, or a user interrupted it: drop it, and tell the coordinator."""

@@ -53,6 +53,7 @@ from riverrun.frontends.collections.joins import join
 from riverrun.frontends.collections.kept import kept_columns
 from riverrun.frontends.collections.loops import iterate
 from riverrun.frontends.collections.rows import Rows, clock_port, deepest, one_line
+from riverrun.frontends.collections.stopping import Until
 from riverrun.frontends.collections.widening import common_kind, widened
 from riverrun.frontends.elsewhere import COLLECTION
 from riverrun.frontends.shared.fetch import fetch, lookup
@@ -896,12 +897,16 @@ class Collection(Rows):
     @formerly(limit="rounds=, the number of rounds after which the loop stops")
     def iterate(
         self,
-        body: Callable[..., Collection],
+        body: Callable[..., Any],
         *,
         rounds: int | None = None,
+        until: Until = None,
         at: pl.Expr | str | None = None,
+        key: str | Sequence[str] | None = None,
         mode: str = "auto",
         spread_over: str = "auto",
+        maintain: str = "auto",
+        expect: int | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -910,10 +915,21 @@ class Collection(Rows):
         `body` is a function that takes the collection of one round and returns that of the next, with the same columns.
         It may use any collection from outside, and contain other loops. With `rounds`, it is applied at most so many
         times. A loop without `rounds` that still changes after `patience` rounds is an error. `name` is what the loop
-        is called. `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts
-        along them (sums, as in PageRank), or by ``differential`` dataflow; ``auto`` takes arrays where it can.
-        On arrays, a loop that spreads runs on ``one`` worker or on ``all``, as `spread_over` says; ``auto`` takes what
-        costs less, if it is known how many rows to expect (`flow.input`). The result is the same.
+        is called.
+
+        With `until`, the loop ends earlier: ``rr.loops.tolerance("rank", 1e-9)`` ends it when no row of a `key` comes
+        or goes, and no rank moves by more; a function of the collections before and after a round ends it when the rows
+        that it gives are none; ``rr.loops.unchanged`` is what happens without `until`. `body` may also say so itself:
+        it returns a pair, the next round and a collection, and the loop ends when that is empty.
+
+        `mode` says how the loop is run: on ``arrays``, if it spreads a best value along edges or pulls parts along them
+        (sums, as in PageRank); by ``rounds``, each computed from scratch; or by ``differential`` dataflow, which keeps
+        the changes of every round. ``auto`` takes arrays where it can, rounds where the loop is stopped by `until`, is
+        to ``restart`` (`maintain`) or has many rounds (`expect`, about how many there are), and differential dataflow
+        otherwise: a change then costs what differs by it. By rounds, and on arrays that pull, the loop runs again in
+        each epoch in which one of its inputs changes. On arrays, a loop that spreads runs on ``one`` worker or on
+        ``all``, as `spread_over` says; ``auto`` takes what costs less, if it is known how many rows the inputs have
+        (`expect` of `flow.input`). The result is the same in every mode.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -928,7 +944,8 @@ class Collection(Rows):
         [(3,), (6,)]
         """
         return iterate(
-            self, body, rounds=rounds, at=at, mode=mode, spread_over=spread_over, name=name, patience=patience
+            self, body, rounds=rounds, until=until, at=at, key=key, mode=mode, spread_over=spread_over,
+            maintain=maintain, expect=expect, name=name, patience=patience,
         )  # fmt: skip
 
     def iterate_delta(
@@ -943,6 +960,8 @@ class Collection(Rows):
         rounds: int | None = None,
         mode: str = "auto",
         spread_over: str = "auto",
+        maintain: str = "auto",
+        expect: int | None = None,
         name: str | None = None,
         patience: int = PATIENCE,
     ) -> Collection:
@@ -962,12 +981,14 @@ class Collection(Rows):
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
-        rounds is an error. `name` is what the loop is called. `spread_over` is as in `iterate`.
+        rounds is an error. `spread_over`, `maintain` and `expect` are as in `iterate`. `name` is what the loop is
+        called.
 
-        `mode` says how the loop is run; the result is the same. With ``microstep`` and ``superstep``, it runs on
-        arrays, if a best value spreads along edges: in microsteps the best rows are worked on first, and no worker
-        waits for the round of another one; in supersteps all workers end a round before the next one begins. By
-        ``differential`` dataflow every loop runs. ``auto`` takes microsteps where it can.
+        `mode` says how the loop is run; the result is the same. In a ``superstep`` all messages of a round are there
+        before the next one begins: on arrays, if a best value spreads along edges, and otherwise by rounds, as in
+        `iterate`. In ``microstep`` there are no rounds, and the best rows are worked on first, on arrays too. By
+        ``differential`` dataflow every loop runs. ``auto`` takes microsteps on arrays where it can, and otherwise what
+        `iterate` takes.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -991,19 +1012,8 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self,
-            workset,
-            key,
-            body,
-            send,
-            better,
-            missing,
-            rounds,
-            mode,
-            spread_over,
-            name,
-            patience,
-        )
+            self, workset, key, body, send, better, missing, rounds, mode, spread_over, maintain, expect, name, patience
+        )  # fmt: skip
 
     # -- inside
 

@@ -33,6 +33,7 @@ from riverrun.errors import OperatorFailed
 from riverrun.plan.operator import Linear, PlacedInput, Placement, moved_keys
 from riverrun.progress import Timestamp
 from riverrun.state.changes import Changes
+from riverrun.state.columns import int64_column, take_columns
 from riverrun.state.keys import Keys
 from riverrun.state.sums import limbs, total
 from riverrun.state.view import Selection, View
@@ -68,6 +69,11 @@ class GroupPart:
     """The columns that a user's function promises to keep besides the key (`operators.kept`)."""
 
     @property
+    def is_count(self) -> bool:
+        """Whether all columns are the number of rows in the group, or there are no columns."""
+        return False
+
+    @property
     def code(self) -> str:
         """The text that stands for the user's code of this part in the identity of the reduce; empty without code."""
         return ""
@@ -76,11 +82,82 @@ class GroupPart:
         raise NotImplementedError
 
 
+def evaluate_parts(
+    parts: Sequence[GroupPart], views: Sequence[View], keys: Keys, time: Timestamp
+) -> Evaluated:
+    """The results of some keys as of a time, of all parts together; each part has a view of its own."""
+    results = [part.evaluate(view, keys, time) for part, view in zip(parts, views, strict=True)]
+    queries, columns, counts = results[0]
+    for other in results[1:]:
+        columns = (*columns, *_align(queries, other))
+    return queries, columns, counts
+
+
+def counted_changes(
+    view: View, keys: Keys, came: Ints, time: Timestamp, width: int
+) -> Changes | None:
+    """The changes of the counts of some keys, from the diffs that came for each key.
+
+    A result has the key and `width` columns, each of them the count. Of width 0, the result only says which keys are
+    there.
+    """
+    selection = view.lookup(keys, time)
+    now = np.zeros(len(keys), np.int64)
+    now[queries_of(selection)] = selection.counts
+    before = now - came
+    is_there, was_there = now > 0, before > 0
+    if not width:
+        is_there, was_there = is_there & ~was_there, was_there & ~is_there
+    there, were = is_there.nonzero()[0], was_there.nonzero()[0]
+    rows = len(there) + len(were)
+    if not rows:
+        return None
+    if len(there) == rows or len(were) == rows:
+        chosen, counts, diff = (there, now, 1) if len(there) else (were, before, -1)
+        column = int64_column(counts[chosen])
+        columns = take_keys(keys, chosen, True) + (column,) * width
+        return Changes(columns, rows, (time,), None, diff, None)
+    if len(there) == len(were) == len(keys):
+        named = tuple([pa.concat_arrays([key, key]) for key in keys.columns])
+        column = int64_column(np.concatenate((now, before)))
+    else:
+        named = take_columns(keys.columns, np.concatenate((there, were)))
+        column = int64_column(np.concatenate((now[there], before[were])))
+    diffs = np.ones(rows, np.int64)
+    diffs[len(there) :] = -1
+    columns = tuple(named) + (column,) * width
+    return Changes(columns, rows, (time,), None, 0, diffs)
+
+
+def take_keys(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:
+    """The key columns for some queries, each of them `once` or not."""
+    if once and len(queries) == len(keys):
+        return keys.columns
+    return keys.take(queries).columns
+
+
+def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
+    """The columns of another part for the same keys; null where it gives nothing."""
+    other_queries, columns, _ = other
+    if len(other_queries) == len(queries) and (other_queries == queries).all():
+        return columns
+    where = np.searchsorted(other_queries, queries)
+    where = np.minimum(where, max(len(other_queries) - 1, 0))
+    missing = (
+        np.ones(len(queries), bool) if not len(other_queries) else other_queries[where] != queries
+    )
+    return tuple(column.take(pa.array(where, mask=missing)) for column in columns)
+
+
 @dataclass(frozen=True)
 class Present(GroupPart):
     """Says which keys have a row: distinct."""
 
     input: int = 0
+
+    @property
+    def is_count(self) -> bool:
+        return True
 
     @property
     def schema(self) -> pa.Schema:
@@ -246,6 +323,10 @@ class Sums(GroupPart):
     """Whether amounts have slots; without slots the only amount is the count."""
     scales: Mapping[int, int] = field(default_factory=dict)
     """Of amounts that are decimals, how many digits are behind the point."""
+
+    @property
+    def is_count(self) -> bool:
+        return not self.slots
 
     def evaluate(self, view: View, keys: Keys, time: Timestamp) -> Evaluated:
         selection = view.lookup(keys, time)

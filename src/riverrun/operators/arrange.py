@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import TimeViolation
+from riverrun.operators.rounds.gather import GatherRound
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -69,6 +70,10 @@ class Arrange(Operator):
         return self.key
 
     @property
+    def arranged_by(self) -> tuple[tuple[str, ...], tuple[Order, ...]]:
+        return self.key, self.order
+
+    @property
     def by_row(self) -> bool:
         return True
 
@@ -76,6 +81,13 @@ class Arrange(Operator):
         by = ", ".join(self.key) or "nothing"
         order = ", ".join(f"{o.column}{' descending' * o.descending}" for o in self.order)
         return f"arrange by {by}" + (f", ordered by {order}" if order else "")
+
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of rows with these columns."""
+        return state_schema(columns, self.key, self.order)
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GatherRound(self)
 
     def start(self, context: Context) -> Arranger:
         return Arranger(context, self)
@@ -87,7 +99,7 @@ class Arranger(Arranged):
     def __init__(self, context: Context, operator: Arrange) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
-        schema = state_schema(columns, operator.key, operator.order)
+        schema = operator.state(columns)
         self.arrangement = Arrangement(context.spine(schema))
         self._schema = schema
         places = {name: at for at, name in enumerate(columns.names)}
@@ -117,8 +129,15 @@ class Consolidate(Operator):
         return True
 
     @property
+    def adds_rows_up(self) -> bool:
+        return True
+
+    @property
     def takes_back(self) -> bool:
         return False
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return self
 
     def start(self, context: Context) -> Consolidator:
         return Consolidator(context)

@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from riverrun.interrupts import exposed
 from riverrun.operators.aggregates import Evaluated, Ints
+from riverrun.operators.arrange import state_schema
 from riverrun.operators.groups import (
     Answers,
     Groups,
@@ -39,9 +40,11 @@ from riverrun.operators.groups import (
 )
 from riverrun.operators.kept import describe_kept, kept_placement
 from riverrun.operators.reduce import Grouper, Reduce
+from riverrun.operators.rounds.groups import GroupRound
 from riverrun.plan.identity import code_of
 from riverrun.plan.operator import Columns, Context, Operator, PlacedInput, Placement
 from riverrun.progress import Timestamp
+from riverrun.state import Schema
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
@@ -121,6 +124,61 @@ class CoGroup(Operator):
         """The columns of a side that stay as they are, each with its name in the result."""
         return dict(zip(side.key, self.key, strict=True)) | {name: name for name in self.keeps}
 
+    @property
+    def arity(self) -> int:
+        """How many arrangements the groups are read from."""
+        return len(self.sides)
+
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of results with these columns."""
+        return state_schema(columns, self.key)
+
+    def evaluate(
+        self, views: Sequence[View], keys: Keys, time: Timestamp, schema: pa.Schema
+    ) -> Evaluated:
+        """What the function gives for the keys as of a time, from a view of each side."""
+        left, right = (
+            read_groups(view, keys, time, side.schema.names, side.schema)
+            for view, side in zip(views, self.sides, strict=True)
+        )
+        meet = np.intersect1d if self.inner else np.union1d
+        numbers: Ints = meet(left.numbers, right.numbers)
+        answers = Answers(self.schema, self.text, _HINT_FOR_DICTS)
+        width = len(self.key)
+        for number, mine, its in zip(
+            numbers.tolist(), left.of_each(numbers), right.of_each(numbers), strict=True
+        ):
+            key = (mine if len(mine) else its).row(0)[:width]
+            try:
+                answer = exposed(self._call, key, mine, its)
+            except Exception as error:
+                raise failed_group(error, self.text, key) from error
+            answers.add_many(number, answer, partial(tuple, key))
+        result = answers.evaluated(many=True)
+        if self.keeps:
+            self._check((left, right), keys, result, schema)
+        return result
+
+    def _call(self, key: tuple[Any, ...], left: pl.DataFrame, right: pl.DataFrame) -> Any:
+        return as_answer(self.function(key, left, right))
+
+    def _check(
+        self, groups: tuple[Groups, Groups], keys: Keys, result: Evaluated, schema: pa.Schema
+    ) -> None:
+        """Hold the function to its promise: the rows of the sides that have all kept columns may be kept."""
+        taken = []
+        for side, each in zip(self.sides, groups, strict=True):
+            if side.kept(self.keeps):
+                names = side.schema.names
+                places = [*range(len(side.key)), *map(names.index, self.keeps)]
+                taken.append([each.columns[at] for at in places])
+        together = [pa.concat_arrays(pieces) for pieces in zip(*taken, strict=True)]
+        key = [schema.field(name) for name in self.key]
+        check_answers(self.text, self.keeps, keys, result, self.schema, key, together)
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GroupRound(self)
+
     def start(self, context: Context) -> CoGrouper:
         return CoGrouper(context, self)
 
@@ -133,41 +191,4 @@ class CoGrouper(Grouper):
         self._operator = operator
 
     def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
-        operator = self._operator
-        left, right = (
-            read_groups(view, keys, time, side.schema.names, side.schema)
-            for view, side in zip(views, operator.sides, strict=True)
-        )
-        meet = np.intersect1d if operator.inner else np.union1d
-        numbers: Ints = meet(left.numbers, right.numbers)
-        answers = Answers(operator.schema, operator.text, _HINT_FOR_DICTS)
-        width = len(operator.key)
-        for number, mine, its in zip(
-            numbers.tolist(), left.of_each(numbers), right.of_each(numbers), strict=True
-        ):
-            key = (mine if len(mine) else its).row(0)[:width]
-            try:
-                answer = exposed(self._call, key, mine, its)
-            except Exception as error:
-                raise failed_group(error, operator.text, key) from error
-            answers.add_many(number, answer, partial(tuple, key))
-        result = answers.evaluated(many=True)
-        if operator.keeps:
-            self._check((left, right), keys, result)
-        return result
-
-    def _call(self, key: tuple[Any, ...], left: pl.DataFrame, right: pl.DataFrame) -> Any:
-        return as_answer(self._operator.function(key, left, right))
-
-    def _check(self, groups: tuple[Groups, Groups], keys: Keys, result: Evaluated) -> None:
-        """Hold the function to its promise: the rows of the sides that have all kept columns may be kept."""
-        operator = self._operator
-        taken = []
-        for side, each in zip(operator.sides, groups, strict=True):
-            if side.kept(operator.keeps):
-                names = side.schema.names
-                places = [*range(len(side.key)), *map(names.index, operator.keeps)]
-                taken.append([each.columns[at] for at in places])
-        together = [pa.concat_arrays(pieces) for pieces in zip(*taken, strict=True)]
-        key = [self.node.schemas[0].field(name) for name in operator.key]
-        check_answers(operator.text, operator.keeps, keys, result, operator.schema, key, together)
+        return self._operator.evaluate(views, keys, time, self.node.schemas[0])

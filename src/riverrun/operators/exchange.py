@@ -16,11 +16,12 @@ Cost: by key and by row, hashing the key and cutting the batch in as many parts 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
 
+from riverrun.operators.linear import PickedColumns, Project
 from riverrun.plan.operator import Columns, Exchanging, PlacedInput, Placement
 from riverrun.state.changes import Changes
 from riverrun.state.shards import Shards
@@ -40,6 +41,20 @@ class Exchange(Exchanging):
     @property
     def adds_before(self) -> bool:
         return self.combine
+
+    def of_picked(
+        self, positions: Sequence[int], schema: pa.Schema
+    ) -> tuple[Project, Exchange] | None:
+        places = {position: at for at, position in enumerate(positions)}
+        if not self.goes_by_content or self.may_pass or not places.keys() >= {*self.columns}:
+            return None
+        fewer = pa.schema([schema.field(at) for at in positions])
+        columns = tuple([places[at] for at in self.columns])
+        picked = Project(PickedColumns(fewer, tuple(positions)), ", ".join(fewer.names))
+        return picked, replace(self, columns=columns)
+
+    def adding_before(self) -> Exchange | None:
+        return replace(self, combine=True) if self.goes_by_content else None
 
     @property
     def goes_by_content(self) -> bool:

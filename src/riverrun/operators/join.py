@@ -13,13 +13,14 @@ Cost: for each change of a batch, the rows of the other side with its key; not t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from riverrun.operators.rounds.joins import MatchRound, ProbeRound
 from riverrun.plan.operator import (
     Actor,
     Arranged,
@@ -59,7 +60,7 @@ class Join(Operator):
     may_cancel: ClassVar[bool] = True
 
     @property
-    def pairs(self) -> Sequence[tuple[int, str]]:
+    def pair_columns(self) -> Sequence[tuple[int, str]]:
         return self.columns
 
     def describe(self) -> str:
@@ -85,9 +86,47 @@ class Join(Operator):
             keys |= moved_keys(each.keys, origin)
         return keys
 
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        if taken is None:
+            return None
+        return {name for side, name in map(self.columns.__getitem__, taken) if side == at}
+
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The left side only, where both are there: its content then meets all content of the right side."""
         return (0,) if len(arrangements) == 2 else ()
+
+    def pairs(
+        self, batch: Batch, view: View, side: int, needed: Sequence[int] | None
+    ) -> Iterator[Changes]:
+        """The pairs of a batch, which is of this side (0: left, 1: right), with a view of the other side.
+
+        `needed` are the numbers of the columns of a pair that somebody looks at; None: all."""
+        if not view.batches:
+            return
+        nullable = _null_keys(batch)
+        if needed is None:
+            needed = range(len(self.columns))
+        places = view.schema.positions, batch.schema.positions
+        picked = [
+            (which != side, places[which == side][name])
+            for which, name in map(self.columns.__getitem__, needed)
+        ]
+        for pairs in match(batch, view):
+            columns: list[pa.Array | None] = [None] * len(self.columns)
+            for at, column in zip(needed, pairs.columns(picked), strict=True):
+                columns[at] = column
+            changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
+            if nullable:
+                valid = [
+                    pairs.left(at).is_valid().to_numpy(zero_copy_only=False) for at in nullable
+                ]
+                chosen = np.flatnonzero(np.logical_and.reduce(valid))
+                changes = _take(changes, chosen)
+            if changes.rows:
+                yield changes
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return MatchRound(self) if all(varying) else ProbeRound(self, varying.index(True))
 
     def start(self, context: Context) -> Joiner:
         return Joiner(context, self)
@@ -102,8 +141,7 @@ class Joiner(Actor):
         assert isinstance(left, Arranged)
         assert isinstance(right, Arranged)
         self._sides = (left.arrangement, right.arrangement)
-        schemas = [side.spine.schema for side in self._sides]
-        self._columns = [(side, schemas[side].positions[name]) for side, name in operator.columns]
+        self._operator = operator
         self._itself = self._sides[0] is self._sides[1]
         if self._itself:
             self._sides[0].keeps_before = True
@@ -124,26 +162,8 @@ class Joiner(Actor):
         self._meet(batch, self._sides[1 - port].spine.view(), port)
 
     def _meet(self, batch: Batch, view: View, side: int) -> None:
-        if not view.batches:
-            return
-        needed = self.context.needed
-        nullable = _null_keys(batch)
-        if needed is None:
-            needed = range(len(self._columns))
-        picked = [(which != side, index) for which, index in map(self._columns.__getitem__, needed)]
-        for pairs in match(batch, view):
-            columns: list[pa.Array | None] = [None] * len(self._columns)
-            for at, column in zip(needed, pairs.columns(picked), strict=True):
-                columns[at] = column
-            changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
-            if nullable:
-                valid = [
-                    pairs.left(at).is_valid().to_numpy(zero_copy_only=False) for at in nullable
-                ]
-                chosen = np.flatnonzero(np.logical_and.reduce(valid))
-                changes = _take(changes, chosen)
-            if changes.rows:
-                self.context.push(changes, 0)
+        for pairs in self._operator.pairs(batch, view, side, self.context.needed):
+            self.context.push(pairs, 0)
 
 
 def _null_keys(batch: Batch) -> list[int]:

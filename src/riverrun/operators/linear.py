@@ -33,12 +33,35 @@ MOST = (1 << 63) - 1
 class Projects(Protocol):
     """Computes columns from columns (`frontends.collections.expressions.Projection`)."""
 
-    schema: pa.Schema
-    sources: tuple[int, ...] | None
-    picked: tuple[int | None, ...]
-    used: tuple[int, ...]
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def sources(self) -> tuple[int, ...] | None: ...
+    @property
+    def picked(self) -> tuple[int | None, ...]: ...
+    @property
+    def used(self) -> tuple[int, ...]: ...
 
     def apply(self, columns: Columns, rows: int) -> tuple[pa.Array, ...]: ...
+
+
+@dataclass(frozen=True)
+class PickedColumns:
+    """Some of the columns, as they are: a projection without expressions."""
+
+    schema: pa.Schema
+    sources: tuple[int, ...]
+
+    @property
+    def picked(self) -> tuple[int | None, ...]:
+        return self.sources
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        return self.sources
+
+    def apply(self, columns: Columns, rows: int) -> tuple[pa.Array, ...]:
+        return tuple([columns[at] for at in self.sources])
 
 
 class Decides(Protocol):
@@ -60,6 +83,10 @@ class Project(Linear):
     @property
     def used(self) -> Sequence[int] | None:
         return self.projection.used
+
+    @property
+    def picked(self) -> Sequence[int | None]:
+        return self.projection.picked
 
     def describe(self) -> str:
         return f"select {self.text or ', '.join(self.projection.schema.names) or 'no columns'}"

@@ -22,8 +22,11 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
+from riverrun.operators.enter_index import EnterIndex
 from riverrun.operators.linear import Projects, _exactly
+from riverrun.plan.loop_figures import name_of
 from riverrun.plan.operator import Actor, Context, Linear, Operator, Role, hold
+from riverrun.plan.plan import Node
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.rows.records import python_rows, with_times
 from riverrun.state.changes import Changes
@@ -53,6 +56,9 @@ class Enter(Linear):
             return "enter"
         below = "" if self.limit is None else f", below {self.limit}"
         return f"enter by priority{_exactly(self.at)}{below}"
+
+    def over_arrangement(self) -> EnterIndex | None:
+        return EnterIndex() if self.at is None else None
 
     def apply(self, changes: Changes) -> Changes:
         if self.at is None:
@@ -164,7 +170,22 @@ class Feedback(Operator):
         return Returning(context)
 
 
-class Returning(Actor):
+class GoingAround(Actor):
+    """What leads rows to the next round of a loop, on a worker."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.loop = loop_name(self.node)
+        """The name of the loop in messages."""
+        self.going: tuple[Timestamp, int] | None = None
+        """The last time in this epoch at which rows were to be led back, and how many on this worker. Any thread may
+        read it."""
+
+    def boundary(self, epoch: int) -> None:
+        self.going = None
+
+
+class Returning(GoingAround):
     """A feedback on a worker. Holds rows until their time is complete, then leads them back."""
 
     waits = False
@@ -175,11 +196,6 @@ class Returning(Actor):
         self._operator = self.node.operator
         self._held: dict[Timestamp, list[Changes]] = {}
         self._rounds: dict[Timestamp, int] = {}
-        self.loop = self.node.scope.path.rstrip("/")
-        """The name of the loop in messages."""
-        self.going: tuple[Timestamp, int] | None = None
-        """The last time in this epoch at which rows were to be led back, and how many on this worker. Any thread may
-        read it."""
 
     def receive(self, port: int, changes: Changes) -> None:
         hold(self._held, changes, self.context.request)
@@ -195,7 +211,7 @@ class Returning(Actor):
             added = Changes.concat(pieces).consolidate()
             if not added.rows:
                 return
-            raise self._diverges(added, rounds)
+            raise diverges(self.node, added, rounds)
         returned = (*time[:-1], following)
         for piece in pieces:
             self.context.push(
@@ -203,21 +219,44 @@ class Returning(Actor):
             )
 
     def boundary(self, epoch: int) -> None:
+        super().boundary(epoch)
         self._rounds.clear()
-        self.going = None
 
-    def _diverges(self, changes: Changes, rounds: int) -> OperatorFailed:
-        few = changes.take(np.arange(min(5, changes.rows)))
-        shown = python_rows(with_times(self.node.schemas[0], few))
-        return OperatorFailed(
-            "operator.diverges",
-            f"the loop {self.loop!r} ({self.node.line}) still changes after "
-            f"{rounds} rounds; {changes.rows} rows changed in the last one, for instance "
-            f"{[{k: v for k, v in row.items() if k != 'time'} for row in shown]}",
-            hint="make the body reach a fixed point; or stop it with a result, by rounds=; or give it more patience=",
-            node=self.node.name,
-            loop=self.loop,
-            line=self.node.line,
-            rounds=rounds,
-            rows=shown,
-        )
+
+def loop_name(node: Node) -> str:
+    """The name of the loop that a node is in, for people."""
+    return name_of(node.scope)
+
+
+def diverges(
+    node: Node,
+    changes: Changes,
+    rounds: int,
+    schema: pa.Schema | None = None,
+    are_changes: bool = True,
+) -> OperatorFailed:
+    """The error of a loop that goes on for too long. `changes` are rows that have changed in the last round; or, unless
+    they `are_changes`, rows for which the program has the loop go on. They have the columns of the node, or `schema`.
+    """
+    few = changes.take(np.arange(min(5, changes.rows)))
+    loop = loop_name(node)
+    if are_changes:
+        what = f"still changes after {rounds} rounds; {changes.rows} rows changed in the last one"
+        hint = "make the body reach a fixed point; or stop it with a result, by rounds=; or give it more patience="
+    else:
+        what = f"still goes on after {rounds} rounds; {changes.rows} rows are left, where none should be at its end"
+        hint = "make these rows become none; or stop it with a result, by rounds=; or give it more patience="
+    shown = [
+        {name: value for name, value in row.items() if name != "time"}
+        for row in python_rows(with_times(node.schemas[0] if schema is None else schema, few))
+    ]
+    return OperatorFailed(
+        "operator.diverges",
+        f"the loop {loop!r} ({node.line}) {what}, for instance {shown}",
+        hint=hint,
+        node=node.name,
+        loop=loop,
+        line=node.line,
+        rounds=rounds,
+        rows=shown,
+    )

@@ -22,17 +22,27 @@ Cost: for each group touched one read: of all its rows, of the first rows, or of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from riverrun.operators.aggregates import Evaluated, GroupPart, Ints, Sums, queries_of
+from riverrun.operators.aggregates import (
+    Evaluated,
+    GroupPart,
+    Ints,
+    counted_changes,
+    evaluate_parts,
+    take_keys,
+)
 from riverrun.operators.arrange import changes_of, diffs_of, state_schema
 from riverrun.operators.kept import describe_kept, row_placement
+from riverrun.operators.rounds.groups import GroupRound
+from riverrun.operators.unkept import UnkeptCounter
 from riverrun.plan.operator import (
+    Actor,
     Arranged,
     Arrangement,
     Context,
@@ -42,9 +52,9 @@ from riverrun.plan.operator import (
     so_far,
 )
 from riverrun.progress import Antichain, Timestamp, less_equal
+from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import int64_column, take_columns
 from riverrun.state.keys import Keys
 from riverrun.state.view import Selection, View
 
@@ -56,6 +66,8 @@ class Reduce(Operator):
     key: tuple[str, ...]
     parts: tuple[GroupPart, ...]
     text: str = ""
+    is_kept: bool = True
+    """Whether the result is kept, as an arrangement. Otherwise it is sent only (`operators.unkept`)."""
     kind: ClassVar[str] = "reduce"
     kernels: ClassVar[tuple[str, ...]] = (
         "searching.look_up",
@@ -64,9 +76,23 @@ class Reduce(Operator):
         "next_times.find_later",
         "next_times.group_later",
     )
-    keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
-    gives_content: ClassVar[bool] = True
+
+    @property
+    def keeps_state(self) -> bool:  # type: ignore[override]
+        return self.is_kept
+
+    @property
+    def gives_content(self) -> bool:  # type: ignore[override]
+        return self.is_kept
+
+    @property
+    def adds_up(self) -> bool:
+        return True
+
+    @property
+    def arranged_by(self) -> tuple[tuple[str, ...], tuple[Order, ...]] | None:
+        return (self.key, ()) if self.is_kept else None
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -97,8 +123,32 @@ class Reduce(Operator):
             placed = row_placement(inputs[0], (*self.key, *self.keeps), schema)
         return placed
 
-    def start(self, context: Context) -> Reducer:
-        return Reducer(context, self)
+    @property
+    def arity(self) -> int:
+        """How many arrangements the groups are read from: one for each part."""
+        return len(self.parts)
+
+    def state(self, columns: pa.Schema) -> Schema:
+        """The schema of the arrangement of results with these columns."""
+        return state_schema(columns, self.key)
+
+    def evaluate(
+        self, views: Sequence[View], keys: Keys, time: Timestamp, schema: pa.Schema
+    ) -> Evaluated:
+        """The results of the keys as of a time, from a view of each input."""
+        return evaluate_parts(self.parts, views, keys, time)
+
+    def in_round(self, varying: Sequence[bool]) -> Operator:
+        return GroupRound(self)
+
+    def without_state(self) -> Reduce | None:
+        is_count = len(self.parts) == 1 and self.parts[0].is_count
+        return replace(self, is_kept=False) if is_count and self.is_kept else None
+
+    def start(self, context: Context) -> Actor:
+        if self.is_kept:
+            return Reducer(context, self)
+        return UnkeptCounter(context, len(self.parts[0].schema))
 
 
 class Grouper(Arranged):
@@ -181,7 +231,7 @@ class Grouper(Arranged):
         columns = tuple([old.canonical(at) for at in self._widths])
         pieces = []
         if len(queries):
-            whole = _pick(keys, queries, counts is None) + new_columns
+            whole = take_keys(keys, queries, counts is None) + new_columns
             diff, diffs = (1, None) if counts is None else (0, counts)
             pieces.append(Changes(whole, len(queries), (time,), None, diff, diffs))
         if len(before):
@@ -224,12 +274,10 @@ class Reducer(Grouper):
 
     def __init__(self, context: Context, operator: Reduce) -> None:
         super().__init__(context, operator.key)
-        self._parts = operator.parts
+        self._operator = operator
         # Outside loops, the former count is the present count less the diffs that came: no need to look it up.
         (only, *others) = operator.parts
-        self._counts = (
-            not others and isinstance(only, Sums) and not only.slots and self.node.depth == 1
-        )
+        self._counts = not others and only.is_count and self.node.depth == 1
         self._came: dict[Timestamp, Ints] = {}
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
@@ -238,45 +286,14 @@ class Reducer(Grouper):
         super().announced(port, batch, time)
 
     def evaluate(self, views: Sequence[View], keys: Keys, time: Timestamp) -> Evaluated:
-        results = [
-            part.evaluate(view, keys, time) for part, view in zip(self._parts, views, strict=True)
-        ]
-        queries, columns, counts = results[0]
-        for other in results[1:]:
-            columns = (*columns, *_align(queries, other))
-        return queries, columns, counts
+        return self._operator.evaluate(views, keys, time, self.node.schemas[0])
 
     def _renew(self, keys: Keys, time: Timestamp, upper: Antichain) -> None:
         if self._counts:
-            self._append(self._counted(keys, self._came.pop(time), time, upper), time, upper)
+            view, came = so_far(self._inputs[0].spine, upper), self._came.pop(time)
+            self._append(counted_changes(view, keys, came, time, len(self._widths)), time, upper)
         else:
             super()._renew(keys, time, upper)
-
-    def _counted(self, keys: Keys, came: Ints, time: Timestamp, upper: Antichain) -> Changes | None:
-        """The changes of counts, from the diffs that came for each key."""
-        selection = so_far(self._inputs[0].spine, upper).lookup(keys, time)
-        now = np.zeros(len(keys), np.int64)
-        now[queries_of(selection)] = selection.counts
-        before = now - came
-        there, were = (now > 0).nonzero()[0], (before > 0).nonzero()[0]
-        rows = len(there) + len(were)
-        if not rows:
-            return None
-        if len(there) == rows or len(were) == rows:
-            chosen, counts, diff = (there, now, 1) if len(there) else (were, before, -1)
-            column = int64_column(counts[chosen])
-            columns = _pick(keys, chosen, True) + (column,) * len(self._widths)
-            return Changes(columns, rows, (time,), None, diff, None)
-        if len(there) == len(were) == len(keys):
-            named = tuple([pa.concat_arrays([key, key]) for key in keys.columns])
-            column = int64_column(np.concatenate((now, before)))
-        else:
-            named = take_columns(keys.columns, np.concatenate((there, were)))
-            column = int64_column(np.concatenate((now[there], before[were])))
-        diffs = np.ones(rows, np.int64)
-        diffs[len(there) :] = -1
-        columns = tuple(named) + (column,) * len(self._widths)
-        return Changes(columns, rows, (time,), None, 0, diffs)
 
     def _append(self, changes: Changes | None, time: Timestamp, upper: Antichain) -> None:
         if changes is None:
@@ -287,23 +304,3 @@ class Reducer(Grouper):
             self.arrangement.append(batch, time)
             if self.context.has_consumers:
                 self.context.push(changes_of(batch, time), 0)
-
-
-def _pick(keys: Keys, queries: Ints, once: bool) -> tuple[pa.Array, ...]:
-    """The key columns for some queries, each of them `once` or not."""
-    if once and len(queries) == len(keys):
-        return keys.columns
-    return keys.take(queries).columns
-
-
-def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
-    """The columns of another part for the same keys; null where it gives nothing."""
-    other_queries, columns, _ = other
-    if len(other_queries) == len(queries) and (other_queries == queries).all():
-        return columns
-    where = np.searchsorted(other_queries, queries)
-    where = np.minimum(where, max(len(other_queries) - 1, 0))
-    missing = (
-        np.ones(len(queries), bool) if not len(other_queries) else other_queries[where] != queries
-    )
-    return tuple(column.take(pa.array(where, mask=missing)) for column in columns)

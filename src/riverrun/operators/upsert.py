@@ -25,7 +25,7 @@ from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.operator import Arranged, Arrangement, Context, Operator, hold
 from riverrun.progress import Antichain, Timestamp
 from riverrun.rows.commands import DELETED, LAST_FIRST, SEQUENCE, commands_schema
-from riverrun.state import Schema
+from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.columns import take_columns
@@ -49,6 +49,10 @@ class Upsert(Operator):
 
     def describe(self) -> str:
         return f"upsert by {', '.join(self.key)}"
+
+    @property
+    def arranged_by(self) -> tuple[tuple[str, ...], tuple[Order, ...]]:
+        return self.key, ()
 
     @property
     def from_content(self) -> bool:

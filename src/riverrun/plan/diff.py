@@ -8,7 +8,10 @@ description of the program that wrote it: the names of the states; for each node
 Laws:
 
 - **Same lineage, same state.** A state is kept when some node of the old program, with states of the same kind, had the
-  lineage that its node has now: that state holds what the node would have made. Names do not matter, so nodes without a
+  lineage that its node has now: that state holds what the node would have made. A lineage is that of the program as it
+  was written. So a program that was not changed finds its states whatever the optimizer makes of it: a state that it
+  moved out of a loop, or into one, is the state of the node in whose place it stands, and a state that it left out is
+  dropped. Names do not matter, so nodes without a
   name of their own may be numbered in another way than before. Only where results depend on arrival may two nodes of
   one lineage hold different rows: there the name has to be the same, if several nodes had that lineage.
 - **Blank.** A node that has seen no row yet is *blank*: its state is empty and need not be in the checkpoint. Blank are
@@ -155,6 +158,9 @@ class Comparison:
     dropped: tuple[str, ...]
     """States of the checkpoint that the program does not need."""
     routes: BackfillRoutes = field(repr=False)
+    only_left_out: bool = False
+    """Whether all states that have to be built anew are of nodes that the old program had: the optimizer left them out,
+    and the program that wrote the checkpoint would have them as they will be."""
 
     @property
     def fresh(self) -> frozenset[int]:
@@ -195,6 +201,8 @@ class _Comparing:
 
     def __init__(self, plan: Plan, stored: StoredProgram) -> None:
         self.plan = plan
+        self.written = plan.written or plan
+        """The plan in which what differs is told: as the user wrote it."""
         self.stored = stored
         self.words = lineage_of(plan)
         """For each node, by name, its word."""
@@ -239,7 +247,8 @@ class _Comparing:
             for name in states_of(self.plan.nodes[number])
         }
         dropped = sorted(self.stored.states.difference(keep.values()))
-        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), routes)
+        known = all(self.words[self.plan.nodes[at].name] in self.old_names for at in fresh)
+        return Comparison(tuple(self.differences), keep, rebuild, tuple(dropped), routes, known)
 
     def _old_states(self, node: Node) -> dict[str, str] | None:
         """The names of a node's states, each with the name in the checkpoint (the law *same lineage, same state*).
@@ -248,16 +257,19 @@ class _Comparing:
         """
         if not node.operator.suffixes:
             return None
-        names = self.old_names.get(self.words[node.name], [])
-        if node.name in names:
-            names = [node.name]
-        elif node.number in self.plan.arrival_dependent and len(names) > 1:
-            return None
-        for name in names:
+        there = []
+        words = [self.words[node.name]]
+        if node.written is not None:
+            words.append(self.words[node.written])  # where the state was not moved, as it is now
+        for name in (name for word in words for name in self.old_names.get(word, ())):
             old_states = {f"{node.name}{s}": f"{name}{s}" for s in node.operator.suffixes}
             if self.stored.states.issuperset(old_states.values()):
-                return old_states
-        return None
+                if name == node.name:
+                    return old_states
+                there.append(old_states)
+        if not there or (node.number in self.plan.arrival_dependent and len(there) > 1):
+            return None
+        return there[0]
 
     # ---- what differs
 
@@ -265,13 +277,13 @@ class _Comparing:
         """Whether the old program had a node of this lineage."""
         while node.operator.passes_all:
             (port,) = node.inputs
-            node = self.plan.nodes[port.node]
+            node = self.written.nodes[port.node]
         return self.words[node.name] in self.old_names
 
     @cached_property
     def differences(self) -> list[Difference]:
         """The nodes that differ by themselves, not only since they stand behind a node that differs."""
-        plan, was, now = self.plan, self.stored.fingerprint, self.plan.fingerprint
+        plan, was, now = self.written, self.stored.fingerprint, self.plan.fingerprint
         words = set(self.words.values())
         old = {} if self.same else self.stored.lineage or {}
         # The old node of such a name goes on in this program, if under another name. So a new node that has its old
@@ -284,7 +296,7 @@ class _Comparing:
             before, after = None if node.name in moved else was.get(node.name), now[node.name]
             if before is not None:
                 related.add(node.name)
-                sources = [self.plan.nodes[port.node] for port in node.inputs]
+                sources = [plan.nodes[port.node] for port in node.inputs]
                 is_same = without_sources(before) == without_sources(after)
                 if is_same and not all(map(self._is_known, sources)):
                     continue

@@ -2,8 +2,9 @@
 
 Laws:
 
-- **Same program, same text.** The text depends on the plan alone.
+- **Same program, same text.** The text depends on the plan alone, and on the rows of states where these are given.
 - **A line for each node.** Each node has one line; its inputs stand above it.
+- **Reasons.** What the optimizer has changed stands in the summary, with what was not chosen (`Plan.reasons`).
 - **Harmless text.** The user's texts (names, expressions, lines of source) are shown on one line each, without control
   characters.
 
@@ -34,7 +35,7 @@ Cost: linear in nodes and edges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from riverrun.plan.operator import Role
 from riverrun.plan.picture.figure import (
@@ -47,6 +48,7 @@ from riverrun.plan.picture.figure import (
     short_name,
     source_of,
 )
+from riverrun.plan.placement import staying
 from riverrun.plan.plan import Node, Plan, Port, Scope
 
 LONGEST = 160  # of what a node does, in characters
@@ -55,19 +57,20 @@ LONGEST = 160  # of what a node does, in characters
 # -- text
 
 
-def explain(plan: Plan) -> str:
-    """The plan as text.
+def explain(plan: Plan, rows: Mapping[str, int] | None = None) -> str:
+    """The plan as text; with the `rows` of each state, by name, where these are known.
 
     First comes a summary. Then each node has a line: the node's number in this text, a mark, its name, the numbers of
     its inputs, the user's line, the work of its operator, and remarks. At the end are the meanings of the marks and the
     user's lines of source. Loops are indented, under a line that says how long they go on.
     """
-    return _Explained(plan).text()
+    return _Explained(plan, rows or {}).text()
 
 
 class _Explained:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, rows: Mapping[str, int]) -> None:
         self.plan = plan
+        self.rows = rows
         self.figure = Figure(plan)
         self.order = in_order(plan)
         self.at = {node.number: at for at, node in enumerate(self.order)}
@@ -104,9 +107,7 @@ class _Explained:
             )
         moving = [node for node in self.order if node.operator.role is Role.EXCHANGE]
         if moving:
-            facts["exchange"] = (
-                f"rows move between workers at {_many(len(moving), 'node')}: {self._numbers(moving)}"
-            )
+            facts["exchange"] = self._exchanges(moving)
         if self.chains:
             many = sum(map(len, self.chains))
             facts["fused"] = (
@@ -118,11 +119,45 @@ class _Explained:
                 f"{self._numbers(marked)} and what lies behind depend on how rows arrive; "
                 "their results leave once the epoch is durable"
             )
+        for kind, said in self._reasons().items():
+            facts[kind] = "; ".join(said)
         wide = max(map(len, facts), default=0)
         return [
             f"{one_line(self.plan.name)}: {', '.join(counts)}",
             *(f"  {name:<{wide}}  {fact}" for name, fact in facts.items()),
         ]
+
+    def _exchanges(self, exchanges: Sequence[Node]) -> str:
+        """Where rows move, and where they lie already."""
+        stay = staying(self.plan)
+        moving = [node for node in exchanges if node.number not in stay]
+        staying_there = [node for node in exchanges if node.number in stay]
+        said = "rows move between workers at no node"
+        if moving:
+            many = _many(len(moving), "node")
+            said = f"rows move between workers at {many}: {self._numbers(moving)}"
+        if staying_there:
+            said += f"; at {self._numbers(staying_there)} they lie there already"
+        return said
+
+    def _reasons(self) -> dict[str, list[str]]:
+        """What the optimizer has changed, by kind of rewrite: the nodes, the reason, and what was not chosen."""
+        told: dict[str, list[str]] = {}
+        for reason in self.plan.reasons:
+            known = [
+                self.plan.by_name[name]
+                for name in dict.fromkeys(reason.nodes)
+                if name in self.plan.by_name
+            ]
+            if known:
+                known.sort(key=lambda node: self.at[node.number])
+                sizes = [self.rows[node.name] for node in known if node.name in self.rows]
+                measured = f"; {_rows(sum(sizes))} there" if sizes else ""
+                said = (
+                    f"{self._numbers(known)}: {reason.text} (instead: {reason.instead}{measured})"
+                )
+                told.setdefault(reason.kind, []).append(one_line(said))
+        return told
 
     def _table(self) -> list[str]:
         rows: list[tuple[str, ...]] = [("#", "", "node", "from", "line", "does")]
@@ -136,7 +171,10 @@ class _Explained:
                 why = self.plan.differential.get(scope.number)
                 if why is not None and scope.number not in seen:
                     rounds += f"; differential, {one_line(why)}"
-                rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.name)}, {rounds}",))
+                by_rounds = self.plan.by_rounds.get(scope.number)
+                if by_rounds is not None and scope.number not in seen:
+                    rounds = one_line(by_rounds)
+                rows.append((f"{_indent(scope.depth - 1)}loop {one_line(scope.called)}, {rounds}",))
                 seen.add(scope.number)
                 open_scopes.append(scope)
             rows.append(
@@ -173,8 +211,8 @@ class _Explained:
         return number if port.output == 0 else f"{number}.{port.output}"
 
     def _notes(self, node: Node) -> Iterable[str]:
-        if node.number in self.plan.reasons:
-            yield self.plan.reasons[node.number]
+        if node.name in self.rows:
+            yield _rows(self.rows[node.name])
         readers = self._readers(node)
         if len(readers) > 1:
             yield f"shared by {self._numbers(readers)}"
@@ -228,6 +266,10 @@ def _down_to(scope: Scope, outer: Scope) -> list[Scope]:
 def _by_line(place: str) -> tuple[str, int]:
     file, _, line = place.rpartition(":")
     return file, int(line) if line.isdecimal() else 0
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
 def _indent(depth: int) -> str:

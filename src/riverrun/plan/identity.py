@@ -201,14 +201,14 @@ class Walk:
     """Goes from functions to all that they read. Each value is looked at once, and counts as it is at that moment."""
 
     def __init__(self) -> None:
-        self._graphs: dict[str, _Graph] = {}  # by the package that counts as the user's own
+        self._graphs: dict[str, _ValueGraph] = {}  # by the package that counts as the user's own
         self._roots: dict[str, str] = {}
 
     def code_of(self, function: object) -> str:
         """The word of a function."""
         place = _installed_in(_file_of(function)) if callable(function) else None
         own = "" if place in (None, _LIBRARY, _RIVERRUN) else str(place)
-        graph = self._graphs.setdefault(own, _Graph(own))
+        graph = self._graphs.setdefault(own, _ValueGraph(own))
         at = graph.add(function)
         word = _word(graph.entries[at].word)
         if word not in self._roots:
@@ -233,7 +233,7 @@ class Walk:
         )
 
 
-class _Graph:
+class _ValueGraph:
     """The graph of values, each with the values that it is made of and with its word."""
 
     def __init__(self, own: str) -> None:
@@ -289,7 +289,7 @@ class _Graph:
         """Give words to values that are made of each other; the other values that they are made of have words already.
 
         The word of each value is made of its text and the words of its parts. This is repeated, until a repetition
-        tells no more of the values apart than the one before: `diff._words_around` says why that is enough.
+        tells no more of the values apart than the one before: `lineage._words_around` says why that is enough.
         """
         entries, inside = self.entries, set(together)
         words = dict.fromkeys(together, "")
@@ -418,7 +418,7 @@ def _components(entries: list[_Entry], first: int) -> Iterator[list[int]]:
                     yield sorted(together)
 
 
-def _too_much(root: object, graph: _Graph, first: int) -> PlanError:
+def _too_much(root: object, graph: _ValueGraph, first: int) -> PlanError:
     """The error that names the value most of the others come from, and the first function that reads it."""
     name = getattr(root, "__qualname__", type(root).__name__)
     blamed: dict[int, str] = {}
@@ -520,7 +520,7 @@ def _file_of_package(module: ModuleType) -> str | None:
     return None
 
 
-_GRAPH: ContextVar[_Graph] = ContextVar("graph")
+_GRAPH: ContextVar[_ValueGraph] = ContextVar("graph")
 
 
 def _is_own(value: object) -> bool:

@@ -6,6 +6,8 @@ that goes on, and finds the states that both programs make. Laws:
 - **What a word covers.** The word of a node covers the operator (`Operator.identity`), the columns, and the words of
   the nodes before it, in order. Inside a loop, the word covers the loop as seen from the node, round before round.
   Nodes at which all rows pass unchanged (probes, inspections) are left out.
+- **As written.** The words are those of the program as it was written (`Plan.written`), whatever the optimizer made of
+  it. A node that the optimizer moved has the word that it would have, had it been written in its new place.
 - **No names.** A word contains no names but those that users know inputs and outputs by. So nodes that give the same in
   two programs have the same word, whatever the nodes are called.
 
@@ -28,8 +30,20 @@ _KNOWN: MutableMapping[Plan, Mapping[str, str]] = WeakKeyDictionary()
 def lineage_of(plan: Plan) -> Mapping[str, str]:
     """For each node, by name, its word (the law *what a word covers*)."""
     if plan not in _KNOWN:
-        _KNOWN[plan] = _words_of(plan)
+        _KNOWN[plan] = _words_of(plan) if plan.written is None else _words_as_written(plan)
     return _KNOWN[plan]
+
+
+def _words_as_written(plan: Plan) -> dict[str, str]:
+    """The words of the plan as it was written, and of the nodes that were made since (*as written*)."""
+    assert plan.written is not None
+    words = dict(lineage_of(plan.written))
+    for node in plan.nodes:
+        if node.written is not None:
+            own = without_sources(plan.fingerprint[node.written])
+            by_number = {port.node: words[plan.nodes[port.node].name] for port in node.inputs}
+            words[node.name] = _word(own, node.inputs, by_number)
+    return words
 
 
 def without_sources(text: str) -> str:

@@ -20,7 +20,7 @@ nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -28,13 +28,14 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed, RiverrunError
 from riverrun.progress import Antichain, Summary, Timestamp
-from riverrun.state import Schema, Spine
+from riverrun.state import Order, Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
 from riverrun.state.shards import Shards
 from riverrun.state.view import View
 
 if TYPE_CHECKING:
+    from riverrun.plan.loop_figures import RoundFigures
     from riverrun.plan.plan import Node, Plan
 
 
@@ -167,8 +168,17 @@ class Operator:
     common_figures: ClassVar[frozenset[str]] = frozenset()
     """The names of those figures (`Actor.figures`) that are the same on all workers, and so are not added up. For a
     state with a `time_column`, they are times in that column's type."""
+    reads_outside: ClassVar[bool] = False
+    """Of an operator of a round (`in_round`): whether an input that reads an arrangement may read one from outside of
+    the loop, which is the same in all rounds."""
     known_by_input: ClassVar[bool] = False
     """Whether messages to people call the rows of this node by the name of the node's first input."""
+    runs_loop: ClassVar[bool] = False
+    """Whether the actor runs all rounds of a loop by itself, and tells what they did (`Actor.rounds`). The name of the
+    loop is that of the node up to its last colon."""
+    is_part_of_loop: ClassVar[bool] = False
+    """Whether the loop that the node is in is a part of another one, which a node outside of it tells of
+    (`runs_loop`)."""
 
     # -- its part in the program
 
@@ -230,7 +240,13 @@ class Operator:
         return self.keeps_state
 
     @property
-    def pairs(self) -> Sequence[tuple[int, str]] | None:
+    def adds_rows_up(self) -> bool:
+        """Whether the operator adds equal rows of one time up before it does anything else with them. So it makes no
+        difference whether equal rows come as one."""
+        return self.copied_by is not None
+
+    @property
+    def pair_columns(self) -> Sequence[tuple[int, str]] | None:
         """Of an operator that puts rows of two inputs together, by the keys of their arrangements: for each column of a
         pair the input, and the name there. None for the others."""
         return None
@@ -282,6 +298,32 @@ class Operator:
         None where the state is something else."""
         return None
 
+    def without_state(self) -> Operator | None:
+        """An operator that gives the same changes outside of loops, and keeps no state, for nodes whose arrangement
+        nobody reads; None where there is no such operator, or where it would do more work."""
+        return None
+
+    @property
+    def arranged_by(self) -> tuple[Sequence[str], Sequence[Order]] | None:
+        """The key of the arrangement in which all rows given are, and the order of rows within a key; None where there
+        is no such arrangement."""
+        return None
+
+    @property
+    def passes_arrangement(self) -> bool:
+        """Whether the operator shows the arrangement at its only input to readers elsewhere, as it is."""
+        return False
+
+    def columns_read(self, at: int, taken: Collection[int] | None) -> Collection[str] | None:
+        """The columns of the arrangement at input `at` that are read where takers look at the columns `taken` of the
+        output (None: at all); None where all may be read."""
+        return None
+
+    def over_arrangement(self) -> Operator | None:
+        """The operator that does to an arrangement what this one does to changes, without keeping rows; None where
+        there is no such operator."""
+        return None
+
     def announced(self, arrangements: Mapping[int, int]) -> Sequence[int]:
         """The inputs at which content is announced to the actor (`Actor.announced`) in a backfill (`engine.backfill`).
 
@@ -293,6 +335,12 @@ class Operator:
         for at, source in arrangements.items():
             first_input.setdefault(source, at)
         return sorted(first_input.values())
+
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        """The operator that gives for the rows of one round alone what this one gives for their sums over all rounds
+        (`operators.rounds`); None where there is none. `varying` says of each input whether its rows differ from round
+        to round; those of one input do at least."""
+        return None
 
     # -- on a worker
 
@@ -325,6 +373,9 @@ class Linear(Operator):
     def as_linear(self) -> Linear:
         return self
 
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        return self if not (self.steps_out or self.passes_all) and self.deterministic else None
+
     @property
     def by_row(self) -> bool:
         return not self.takes_back
@@ -332,6 +383,12 @@ class Linear(Operator):
     @property
     def used(self) -> Sequence[int] | None:
         """The columns of the input that `apply` looks at; None for all."""
+        return None
+
+    @property
+    def picked(self) -> Sequence[int | None] | None:
+        """For each column of the output, the column of the input that it is, or None; None where that is not known, or
+        rows are not given one for one."""
         return None
 
     def apply(self, changes: Changes) -> Changes | None:
@@ -349,6 +406,9 @@ class Exchanging(Operator):
     def as_exchange(self) -> Exchanging:
         return self
 
+    def in_round(self, varying: Sequence[bool]) -> Operator | None:
+        return self if self.deterministic else None
+
     @property
     def by_row(self) -> bool:
         return True
@@ -357,6 +417,17 @@ class Exchanging(Operator):
     def adds_before(self) -> bool:
         """Whether equal rows may be added up before they travel."""
         return False
+
+    def of_picked(
+        self, positions: Sequence[int], schema: pa.Schema
+    ) -> tuple[Linear, Exchanging] | None:
+        """An operator that picks columns of the rows, which have this schema, and the exchange that sends the picked
+        rows where this one sends the whole rows; None where it depends on other columns where a row goes."""
+        return None
+
+    def adding_before(self) -> Exchanging | None:
+        """The same exchange, which adds equal rows up before they travel; None where there is no such exchange."""
+        return None
 
     @property
     def goes_by_content(self) -> bool:
@@ -488,6 +559,10 @@ class Actor:
     def figures(self) -> dict[str, dict[str, Any]]:
         """More numbers about states, by name of the state, for people. Any thread may ask."""
         return {}
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        """Where the actor runs a loop by itself: what the rounds since the last call did, in their order."""
+        return ()
 
     def saved(self, epoch: int) -> dict[str, View]:
         """At a boundary: the states that the actor keeps in a form of its own, by name, as they are to be saved."""

@@ -50,6 +50,8 @@ from riverrun.state.types import type_text
 
 OperatorKind = TypeVar("OperatorKind", bound=Operator)
 MANY_ORIGINS = 16
+BY_ROUNDS = ":rounds"
+"""What the scope of a loop by rounds has behind the name of the loop."""
 FROM = " <- "
 """In a fingerprint, this stands between what a node is and the names of the nodes it takes from. No name contains
 it."""
@@ -71,6 +73,11 @@ class Scope:
         parent = self.parent
         object.__setattr__(self, "depth", 1 if parent is None else parent.depth + 1)
         object.__setattr__(self, "path", "" if parent is None else f"{parent.path}{self.name}/")
+
+    @property
+    def called(self) -> str:
+        """The name of the loop, for people: also of one that was written a second time, by rounds."""
+        return self.name.removesuffix(BY_ROUNDS)
 
     def is_inside(self, other: Scope) -> bool:
         """Whether this scope is `other`, or a loop inside `other`."""
@@ -103,6 +110,9 @@ class Node:
     line: str
     named: bool = True
     """Whether the user chose the name. Otherwise the name is the kind of the operator and a number."""
+    written: str | None = None
+    """The name, in the program as it was written, of a node with the same rows in its state, where the optimizer put
+    this node in that node's place."""
 
     @property
     def depth(self) -> int:
@@ -119,12 +129,19 @@ class Shortcut:
 
     port: Port
     """Where the rows are given."""
+    also: tuple[Port, ...] = ()
+    """Where further rows are given, in the order of `Choice.also`."""
     over: str = "one"
     """Which workers do the work: ``one`` or ``all``."""
     loops: tuple[Scope, ...] = ()
     """Loops of its own."""
     edges: Port | None = None
     """The rows that most of the work is about."""
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All ports where rows are given."""
+        return (self.port, *self.also)
 
 
 @dataclass(frozen=True)
@@ -138,6 +155,33 @@ class Choice:
     """The other ways; the loop itself is for those who look into it."""
     over: str = "auto"
     """Which workers the program asks for: ``one``, ``all``, or ``auto`` for those that cost less."""
+    also: tuple[Port, ...] = ()
+    """Where further rows leave the loop."""
+    must: bool = False
+    """Whether the loop as it is written gives other rows, and so must not be taken."""
+
+    @property
+    def leaves(self) -> tuple[Port, ...]:
+        """All ports where rows leave the loop."""
+        return (self.leave, *self.also)
+
+    def ends(self, way: Shortcut) -> dict[Port, Port]:
+        """All ports where rows leave the loop, each with the port where they are given by another way."""
+        return dict(zip(self.leaves, way.ports, strict=True))
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why the optimizer has changed a plan, for people."""
+
+    kind: str
+    """One word for the rewrite."""
+    nodes: tuple[str, ...]
+    """The names of the nodes that are as they are since the rewrite."""
+    text: str
+    """What was done, and why it may be done."""
+    instead: str
+    """What was not chosen, and what that would have cost."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,10 +195,15 @@ class Plan:
     """Where the program can take one of two ways. The optimizer takes one (`plan.optimizer`)."""
     differential: Mapping[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
-    reasons: Mapping[int, str] = field(default_factory=dict)
-    """Why the optimizer took the way that a node, by its number, is the end of."""
+    by_rounds: Mapping[int, str] = field(default_factory=dict)
+    """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
+    reasons: tuple[Reason, ...] = ()
+    """What the optimizer has changed."""
     expected: Mapping[int, int] = field(default_factory=dict)
-    """How many rows the user expects at a node, by its number."""
+    """How many rows the user expects at a node, by its number, before the optimizer has moved nodes."""
+    written: Plan | None = field(default=None, repr=False)
+    """The plan as it was before the optimizer moved or left out states of it; None where that is this plan. The
+    identities of a program are those of this plan."""
 
     @cached_property
     def consumers(self) -> dict[Port, list[tuple[Node, int]]]:
@@ -398,6 +447,8 @@ class Plan:
 
     @cached_property
     def _identities(self) -> tuple[dict[str, str], ProgramCode]:
+        if self.written is not None:
+            return self.written._identities
         fingerprint = {}
         with walking() as walk:
             for node in self.nodes:
@@ -421,6 +472,8 @@ class PlanBuilder:
     choices: list[Choice] = field(default_factory=list)
     differential: dict[int, str] = field(default_factory=dict)
     """Why a loop, by the number of its scope, has no other way than its nodes."""
+    by_rounds: dict[int, str] = field(default_factory=dict)
+    """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
     expected: dict[int, int] = field(default_factory=dict)
     """How many rows the user expects at a node, by its number."""
     shared: dict[Any, Any] = field(default_factory=dict)
@@ -557,6 +610,7 @@ class PlanBuilder:
             tuple(self.scopes),
             tuple(self.choices),
             dict(self.differential),
+            dict(self.by_rounds),
             expected=dict(self.expected),
         )
         _ = plan.topology

@@ -51,7 +51,7 @@ import pyarrow as pa
 
 from riverrun.errors import SchemaError, with_article
 from riverrun.rows.schemas import as_schema
-from riverrun.rows.values import CellConverter, fields_of, is_optional, listed, show
+from riverrun.rows.values import ValueConverter, fields_of, is_optional, listed, show
 from riverrun.state.schema import Schema, conform_column
 from riverrun.state.types import fits, has_enums, spelled, type_text
 
@@ -77,14 +77,14 @@ class _Declared:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.names = list(schema.names)
-        self.cells = [CellConverter.of(field) for field in schema]
+        self.converters = [ValueConverter.of(field) for field in schema]
         self.state = Schema.of(pa.schema([]), schema)
         self.enums = [field for field in schema if has_enums(field.type)]
         self.optional = {field.name: None for field in schema if is_optional(field)}
         self.canonical = pa.schema(
             [
                 pa.field(f.name, each.kind, f.nullable)
-                for f, each in zip(schema, self.cells, strict=True)
+                for f, each in zip(schema, self.converters, strict=True)
             ]
         )
 
@@ -157,14 +157,16 @@ class _Declared:
         return self._mapping(row_or_columns, attempt)
 
     def _tuple(self, row: Sequence[Any], attempt: str) -> pa.RecordBatch:
-        if len(row) != len(self.cells):
+        if len(row) != len(self.converters):
             return self._batch(self._tuples([row], attempt))  # raises: the row has the wrong length
-        return self._batch([self.cells[at].one(value, attempt) for at, value in enumerate(row)])
+        return self._batch(
+            [self.converters[at].one(value, attempt) for at, value in enumerate(row)]
+        )
 
     def _mapping(self, row: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
         if self.optional:
             row = {**self.optional, **row}
-        if len(row) != len(self.cells):
+        if len(row) != len(self.converters):
             self._check_names(list(row), attempt, 0)
         try:
             values = [row[name] for name in self.names]
@@ -182,12 +184,12 @@ class _Declared:
         mapping is refused.
         """
         verdicts: dict[str, bool] = {}
-        for name, cells in zip(self.names, self.cells, strict=True):
+        for name, converter in zip(self.names, self.converters, strict=True):
             value = mapping.get(name)
             if not _is_column(value):
                 verdicts[name] = False
                 break
-            if not pa.types.is_large_list(cells.kind):
+            if not pa.types.is_large_list(converter.kind):
                 verdicts[name] = True
         if len(set(verdicts.values())) > 1:
             return self._refuse_mixture(mapping, attempt)
@@ -196,7 +198,9 @@ class _Declared:
         if any(_holds_lists(mapping[name]) for name in self.names):
             return True
         inside = [item for name in self.names for item in mapping[name] if item is not None]
-        of_lists = any(pa.types.is_nested(cells.kind.value_type) for cells in self.cells)
+        of_lists = any(
+            pa.types.is_nested(converter.kind.value_type) for converter in self.converters
+        )
         lists = {_is_column(item) for item in inside}
         if len(lists) == 1 and not of_lists:
             return lists.pop()
@@ -244,22 +248,22 @@ class _Declared:
     def _columns(self, columns: Mapping[str, Any], attempt: str) -> pa.RecordBatch:
         self._check_names(list(columns), attempt)
         arrays = []
-        for cells in self.cells:
-            array = _array(columns[cells.field.name], cells, attempt)
+        for converter in self.converters:
+            array = _array(columns[converter.field.name], converter, attempt)
             arrays.append(array)
             if len(array) != len(arrays[0]):
                 raise SchemaError(
                     "schema.ragged",
-                    f"cannot {attempt}: column {cells.field.name!r} has {len(array)} rows, and "
+                    f"cannot {attempt}: column {converter.field.name!r} has {len(array)} rows, and "
                     f"{self.names[0]!r} has {len(arrays[0])}",
                     hint="give columns of one length",
-                    column=cells.field.name,
+                    column=converter.field.name,
                 )
         return self._batch(arrays)
 
     def _rows(self, rows: list[Any], attempt: str) -> pa.RecordBatch:
         if not rows:
-            return self._batch([pa.array([], each.kind) for each in self.cells])
+            return self._batch([pa.array([], each.kind) for each in self.converters])
         kind = type(rows[0])
         if kind is tuple or kind is list:
             if len(rows) == 1:
@@ -293,7 +297,8 @@ class _Declared:
                     columns=width,
                 )
         return [
-            cells.array([row[at] for row in rows], attempt) for at, cells in enumerate(self.cells)
+            converter.array([row[at] for row in rows], attempt)
+            for at, converter in enumerate(self.converters)
         ]
 
     def _mappings(self, rows: Sequence[Mapping[str, Any]], attempt: str) -> list[pa.Array]:
@@ -315,7 +320,8 @@ class _Declared:
                 self._check_names(list(row), attempt, at)
             raise
         return [
-            cells.array(column, attempt) for cells, column in zip(self.cells, columns, strict=True)
+            converter.array(column, attempt)
+            for converter, column in zip(self.converters, columns, strict=True)
         ]
 
 
@@ -349,21 +355,21 @@ def _is_pandas_column(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "dtype")
 
 
-def _array(column: Any, cells: CellConverter, attempt: str) -> pa.Array:
+def _array(column: Any, converter: ValueConverter, attempt: str) -> pa.Array:
     """One column of a mapping, in any form."""
     if _is_pandas_column(column):
-        return _from_pandas(column, cells, attempt)
+        return _from_pandas(column, converter, attempt)
     if isinstance(column, pl.Series):
         column = column.to_arrow()
     elif isinstance(column, np.ndarray):
         if column.dtype.kind == "O" or column.ndim != 1:
-            return cells.array(list(column), attempt)
+            return converter.array(list(column), attempt)
         column = pa.array(column)
     elif not isinstance(column, pa.Array | pa.ChunkedArray):
-        return cells.array(list(column), attempt)
-    if cells.text is not cells.kind:
-        _check_spelled(column.type, cells.field, attempt)
-    return conform_column(column, cells.field, cells.kind, attempt)
+        return converter.array(list(column), attempt)
+    if converter.text is not converter.kind:
+        _check_spelled(column.type, converter.field, attempt)
+    return conform_column(column, converter.field, converter.kind, attempt)
 
 
 def _check_spelled(kind: pa.DataType, field: pa.Field, attempt: str) -> None:
@@ -397,25 +403,25 @@ class _Twice(dict[Any, Any]):
         return (name for name, _ in self._listed)
 
 
-def _from_pandas(series: Any, cells: CellConverter, attempt: str) -> pa.Array:
+def _from_pandas(series: Any, converter: ValueConverter, attempt: str) -> pa.Array:
     if series.dtype == object:
-        return cells.array(list(series), attempt, pandas=True)
+        return converter.array(list(series), attempt, pandas=True)
     array = pa.array(series, from_pandas=True)
     t = pa.types
-    if t.is_floating(array.type) and t.is_integer(cells.kind):
+    if t.is_floating(array.type) and t.is_integer(converter.kind):
         raise SchemaError(
             "schema.type_mismatch",
-            f"cannot {attempt}: column {cells.field.name!r} is {array.type}, declared as {cells.field.type}; "
+            f"cannot {attempt}: column {converter.field.name!r} is {array.type}, declared as {converter.field.type}; "
             "pandas turns integers into floats when some are missing",
-            hint=f'frame["{cells.field.name}"].astype("Int64") has missing integers',
-            column=cells.field.name,
+            hint=f'frame["{converter.field.name}"].astype("Int64") has missing integers',
+            column=converter.field.name,
             given=str(array.type),
-            declared=str(cells.field.type),
+            declared=str(converter.field.type),
         )
-    same_zone = t.is_timestamp(array.type) and getattr(cells.kind, "tz", "") == array.type.tz
-    if same_zone or (t.is_duration(array.type) and t.is_duration(cells.kind)):
+    same_zone = t.is_timestamp(array.type) and getattr(converter.kind, "tz", "") == array.type.tz
+    if same_zone or (t.is_duration(array.type) and t.is_duration(converter.kind)):
         with suppress(pa.ArrowInvalid):  # finer than declared: the check below says so
-            array = array.cast(cells.kind)
-    if cells.text is not cells.kind:
-        _check_spelled(array.type, cells.field, attempt)
-    return conform_column(array, cells.field, cells.kind, attempt)
+            array = array.cast(converter.kind)
+    if converter.text is not converter.kind:
+        _check_spelled(array.type, converter.field, attempt)
+    return conform_column(array, converter.field, converter.kind, attempt)

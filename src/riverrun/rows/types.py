@@ -2,8 +2,8 @@
 
 A type has one entry in `TYPES`: its Arrow type, its *family* (the kind of its values: "integer", "text", ...), the
 Polars class, the Python classes that declare the type, the names by which people write it, and the Arrow types in which
-Spark and Delta hold its values. A family says which Python values are cells (`FAMILIES`). Readers of the table are
-declarations (`schemas`, `spellings`), cells (`values`), Spark (`spark.source`), Delta (`run.sinks.delta`), and the
+Spark and Delta hold its values. A family says which Python values it has (`FAMILIES`). Readers of the table are
+declarations (`schemas`, `spellings`), values (`values`), Spark (`spark.source`), Delta (`run.sinks.delta`), and the
 front ends' rules about types.
 
 The table does not say how a state keeps values: files and kernels depend on that, so `state.types` has it as two laws.
@@ -70,12 +70,12 @@ class UnknownParameters(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Which Python values are cells of a family."""
+    """Which Python values a family has."""
 
     expected: str
-    """A cell in words, for hints."""
+    """A value in words, for hints."""
     taken: tuple[type, ...] = ()
-    """Classes whose instances are cells; empty where the class alone does not decide."""
+    """Classes whose instances are values of the family; empty where the class alone does not decide."""
     exact: frozenset[type] = frozenset()
     """Classes whose every instance Arrow either converts exactly or refuses, whatever the width of the type."""
 

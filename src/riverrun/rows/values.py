@@ -1,17 +1,17 @@
-"""Python values as cells of a column: exactly, or not at all.
+"""Python values as values of a column: exactly, or not at all.
 
-`CellConverter` makes columns of one declared field; `rows.convert` has a converter for each declared column. Laws:
+`ValueConverter` makes columns of one declared field; `rows.convert` has a converter for each declared column. Laws:
 
-- **Same meaning.** A value becomes the cell that means the same. Nothing is truncated, parsed or guessed: ``1.0`` is no
-  int, ``True`` is no number, a datetime is no date. An int is taken for a float where a float of the same value exists,
-  and a str for the category of an enum with that text. Scalars of NumPy and Arrow count as the Python values they hold.
-  NaT is null in a column of times; in rows of pandas NaN and NA are null too.
+- **Same meaning.** A value becomes the value of the column that means the same. Nothing is truncated, parsed or
+  guessed: ``1.0`` is no int, ``True`` is no number, a datetime is no date. An int is taken for a float where a float
+  of the same value exists, and a str for the category of an enum with that text. Scalars of NumPy and Arrow count as
+  the Python values they hold. NaT is null in a column of times; in rows of pandas NaN and NA are null too.
 - **One rounding.** A Python float is rounded to the nearest value of a column declared float32 or float16, and refused
   if it is beyond the finite values of that type. Nothing else is rounded.
 - **Named refusals.** A refusal names the row, the column, the value, and the reason.
 
 >>> import pyarrow as pa
->>> numbers = CellConverter.of(pa.field("n", pa.int64()))
+>>> numbers = ValueConverter.of(pa.field("n", pa.int64()))
 >>> numbers.array([1, None, 3], "insert into 'numbers'").to_pylist()
 [1, None, 3]
 >>> numbers.array([1, "2"], "insert into 'numbers'")
@@ -43,7 +43,7 @@ from riverrun.rows.types import FAMILIES, Family, family
 from riverrun.state.schema import Schema, wrong_length
 from riverrun.state.types import EnumType, NoCategory, encode, has_enums, spelled, type_text
 
-__all__ = ["CellConverter", "fields_of", "listed", "show"]
+__all__ = ["ValueConverter", "fields_of", "listed", "show"]
 
 _FAILURES = (pa.ArrowException, ArithmeticError, UnicodeError, TypeError, ValueError)
 _NONE = type(None)
@@ -63,8 +63,8 @@ class _Misfit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class CellConverter:
-    """Makes columns of one declared field. Build it with `CellConverter.of`."""
+class ValueConverter:
+    """Makes columns of one declared field. Build it with `ValueConverter.of`."""
 
     field: pa.Field
     kind: pa.DataType
@@ -76,12 +76,12 @@ class CellConverter:
     plain: frozenset[type]
     """The Python classes whose every value Arrow either converts exactly or refuses."""
     packed: tuple[type, Callable[[Any], bytes]] | None
-    """A Python class whose values become the bytes of a cell in one call, and that call."""
+    """A Python class whose values become bytes of a column in one call, and that call."""
     incomplete: bool
     """Whether dicts inside the values may leave out names."""
 
     @classmethod
-    def of(cls, field: pa.Field) -> CellConverter:
+    def of(cls, field: pa.Field) -> ValueConverter:
         kind = Schema.of({field.name: field.type}, {}).canonical[0]
         text = spelled(field.type) if has_enums(field.type) else kind
         plain = _plain(text)
@@ -111,19 +111,19 @@ class CellConverter:
         try:
             if not pandas and self.plain.issuperset(map(type, values)):
                 return self._converted(values)
-            return self._converted([self._cell(value, pandas) for value in values])
+            return self._converted([self._exact(value, pandas) for value in values])
         except (_Misfit, NoCategory, *_FAILURES):
             return self._slowly(values, attempt, first, pandas)
 
-    def _converted(self, cells: Sequence[Any]) -> pa.Array:
-        column = pa.array(cells, self.text)
+    def _converted(self, values: Sequence[Any]) -> pa.Array:
+        column = pa.array(values, self.text)
         if pa.types.is_nested(self.text):
             wrong = wrong_length(column, self.declared)
             if wrong is not None:
                 raise _Misfit(f"there is {wrong}")
         return column if self.text is self.kind else encode(column, self.declared)
 
-    def _cell(self, value: Any, pandas: bool) -> Any:
+    def _exact(self, value: Any, pandas: bool) -> Any:
         is_no_time = type(value).__name__ == "NaTType" and pa.types.is_temporal(self.text)
         if is_no_time or (pandas and _is_missing(value)):
             value = None
@@ -131,20 +131,20 @@ class CellConverter:
             if not self.field.nullable:
                 raise _Misfit("the column is declared without nulls")
             return None
-        return _cell(_completed(value, self.declared) if self.incomplete else value, self.text)
+        return _exact(_completed(value, self.declared) if self.incomplete else value, self.text)
 
     def _slowly(self, values: Sequence[Any], attempt: str, first: int, pandas: bool) -> pa.Array:
         """Convert value by value, to name the value that is refused."""
         for at, value in enumerate(values):
             try:
-                self._converted([self._cell(value, pandas)])
+                self._converted([self._exact(value, pandas)])
             except (_Misfit, NoCategory) as misfit:
                 self._refuse(first + at, value, str(misfit), attempt, misfit)
             except _FAILURES as failure:
                 self._refuse(
                     first + at, value, _reason(failure, self.text, value), attempt, failure
                 )
-        return self._converted([self._cell(value, pandas) for value in values])
+        return self._converted([self._exact(value, pandas) for value in values])
 
     def _refuse(
         self, row: int, value: Any, reason: str, attempt: str, cause: Exception
@@ -267,8 +267,8 @@ def _is_missing(value: Any) -> bool:
     return isinstance(value, float) and value != value
 
 
-def _cell(value: Any, kind: pa.DataType) -> Any:
-    """The value that Arrow turns into exactly this cell."""
+def _exact(value: Any, kind: pa.DataType) -> Any:
+    """The value that Arrow turns into exactly this value of a column."""
     if value is None or (type(value).__name__ == "NaTType" and pa.types.is_temporal(kind)):
         return None  # NaT is what pandas has for no time
     if isinstance(value, pa.Scalar):
@@ -279,7 +279,7 @@ def _cell(value: Any, kind: pa.DataType) -> Any:
             value = _time_of_numpy(value, kind)
         elif isinstance(value, np.generic):
             value = value.item()
-    read = _CELLS.get(what)
+    read = _EXACT_VALUES.get(what)
     return _only(value, *FAMILIES[what].taken) if read is None else read(value, kind)
 
 
@@ -352,11 +352,11 @@ def _moment(value: Any, kind: pa.DataType) -> Any:
             value = value.astype("datetime64[s]")
         elif unit not in ("s", "ms", "us", "ns", "generic"):
             raise _Misfit(f"it is {with_article(str(value.dtype))}, and no instant")
-        cell = pa.scalar(value)
+        scalar = pa.scalar(value)
         if kind.tz is not None:
             raise _Misfit("it has no time zone, and the column has")
         try:
-            return cell.cast(kind)
+            return scalar.cast(kind)
         except pa.ArrowException as error:
             raise _Misfit(f"it is finer than {kind.unit}") from error
     value = _only(value, datetime.datetime)
@@ -396,7 +396,7 @@ def _list(value: Any, kind: pa.DataType) -> Any:
     items = _only(value, *FAMILIES["list"].taken)
     if _plain(inner).issuperset(map(type, items)):
         return items
-    return [_cell(item, inner) for item in items]
+    return [_exact(item, inner) for item in items]
 
 
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
@@ -410,10 +410,10 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
     for name in named:
         if name not in names:
             raise _Misfit(f"its field {show(name)} is not declared")
-    return {field.name: _cell(named[field.name], field.type) for field in kind}
+    return {field.name: _exact(named[field.name], field.type) for field in kind}
 
 
-_CELLS: dict[Family, Callable[[Any, pa.DataType], Any]] = {
+_EXACT_VALUES: dict[Family, Callable[[Any, pa.DataType], Any]] = {
     "null": _null,
     "float": _float,
     "decimal": _decimal,
@@ -433,13 +433,13 @@ def _reason(failure: Exception, kind: pa.DataType, value: Any) -> str:
     named = (fields_of(value) or {}) if what == "struct" else {}
     for field in kind if named else ():
         try:
-            pa.array([_cell(named[field.name], field.type)], field.type)
+            pa.array([_exact(named[field.name], field.type)], field.type)
         except _FAILURES as its:
             return f"of its field {field.name!r}, {_reason(its, field.type, named[field.name])}"
     if what == "list":
         for item in value:
             try:
-                pa.array([_cell(item, kind.value_type)], kind.value_type)
+                pa.array([_exact(item, kind.value_type)], kind.value_type)
             except _FAILURES as its:
                 return f"of its item {show(item)}, {_reason(its, kind.value_type, item)}"
     if what == "integer":

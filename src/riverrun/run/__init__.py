@@ -3,8 +3,10 @@ and results of runs that are over.
 """
 
 from riverrun.run.checkpoints import read_checkpoint
+from riverrun.run.commits import Commit
 from riverrun.run.result import Result
-from riverrun.run.run import Commit, Run
+from riverrun.run.rounds import Rounds
+from riverrun.run.run import Run
 from riverrun.run.sinks.queue import Sink
 
-__all__ = ["Commit", "Result", "Run", "Sink", "read_checkpoint"]
+__all__ = ["Commit", "Result", "Rounds", "Run", "Sink", "read_checkpoint"]

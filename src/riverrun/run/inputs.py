@@ -1,7 +1,7 @@
-"""Inlets: the rows gathered for an input since the last commit.
+"""The rows gathered for each input of a run since the last commit.
 
-A run has an `Inlet` for each input. Rows of most kinds lie in the inlet; rows of a DataFrame of Spark are at workers
-already, and the inlet has the *parcels* that name them. Laws:
+A run has a `RunInput` for each of its inputs. Rows of most kinds lie in it; rows of a DataFrame of Spark are at workers
+already, and the `RunInput` has the *parcels* that name them. Laws:
 
 - **Atomic addition.** Rows are added by one append, which needs no turn and no lock. So an interrupted caller has
   added all rows or none, and a caller who inserts while another thread commits does not wait: the rows are in the next
@@ -32,13 +32,16 @@ from riverrun.errors import RiverrunError
 from riverrun.plan.plan import Node, Plan, Port
 from riverrun.rows.commands import FRAME, NUMBERS, InputRows
 from riverrun.rows.records import canonical_columns
+from riverrun.run.turn import Turn
+from riverrun.runtime.frames import Frames, Target
 from riverrun.state.changes import Changes, hash_rows
 from riverrun.state.schema import declared_column
 
 FEW = 2000  # rows, below which sets of Python are quicker
+NARROW = 8  # columns up to which Arrow copies a batch quicker by joining it to nothing than by writing and reading it
 
 
-class Inlet:
+class RunInput:
     """The gathered rows of an input. Rows for an input with a key are commands, numbered in the order of their
     addition."""
 
@@ -82,10 +85,33 @@ class Inlet:
         """The number of the next command."""
         return self._pieces[-1][2] if self._pieces else 0
 
-    def add(self, batch: pa.RecordBatch, diff: int) -> None:
-        """Add rows, to be inserted (1) or deleted (-1). Any thread may add at any time, without the run's turn."""
+    def add(self, rows: Any, what: str) -> None:
+        """Add rows of any kind, to be inserted or, where `what` begins with "delete", deleted. Any thread may add at
+        any time, without the run's turn."""
+        delete, attempt = _is_deletion(what), f"{what} {self.name!r}"
+        # Signals are not put off: rows may come from a generator without an end, and adding them is one instruction.
+        batch = self.form.deletion(rows, attempt) if delete else self.form.conform(rows, attempt)
+        batch = _owned(rows, batch)
         if batch.num_rows:
-            self._added.append((batch, diff))
+            self._added.append((batch, -1 if delete else 1))
+
+    def upload(self, frames: Frames, frame: Any, what: str, turn: Turn) -> None:
+        """Have the tasks of a DataFrame engine hand the rows of its DataFrame to workers."""
+        with turn:
+            sequence = self.reserve()
+        parcels: list[Parcel] = []
+        try:
+            parcels = frames.upload(frame, self.target(what, sequence))
+            with turn:
+                self.add_parcels(sequence, parcels)
+        except BaseException:
+            self.give_up(sequence)
+            frames.let_go(parcels)
+            raise
+
+    def target(self, what: str, sequence: int = 0) -> Target:
+        """This input as the target of a DataFrame, for which the numbers from `sequence` on were set aside."""
+        return Target(self.form, _is_deletion(what), f"{what} {self.name!r}", sequence)
 
     def _number_added(self) -> None:
         """Number the rows that were added so far, in the order of their addition."""
@@ -118,7 +144,7 @@ class Inlet:
         self._parcels += parcels
 
     def gathered(self) -> tuple[pa.RecordBatch | None, tuple[Parcel, ...]]:
-        """All rows since the last commit: the rows in this inlet, with `diff` as their last column, and the parcels of
+        """All rows since the last commit: the rows that lie here, with `diff` as their last column, and the parcels of
         the rows at workers."""
         self._number_added()
         parcels = tuple(self._parcels)
@@ -153,17 +179,30 @@ class Inlet:
         return pa.concat_batches([batch.take(others), left])
 
     def clear(self) -> list[Parcel]:
-        """Forget all rows; return their parcels, which the inlet names no more."""
+        """Forget all rows; return their parcels, which are named here no more."""
         self._number_added()
         return self.drop()
 
     def drop(self) -> list[Parcel]:
-        """Forget the rows that have numbers, which an epoch was made of; return their parcels, which the inlet names no
+        """Forget the rows that have numbers, which an epoch was made of; return their parcels, which are named here no
         more."""
         dropped, self._parcels = self._parcels, []
         # Numbers matter within an epoch only. Numbers set aside for a DataFrame count in the epoch that gets its rows.
         self._pieces = [(None, 0, self._sequence)] if self._reserved else []
         return dropped
+
+
+def _is_deletion(what: str) -> bool:
+    return what.startswith("delete")
+
+
+def _owned(rows: Any, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, copied where its memory belongs to the caller, who may change the frame or array afterwards."""
+    if isinstance(rows, list | tuple | pl.DataFrame | pl.LazyFrame) or not batch.num_rows:
+        return batch
+    if batch.num_columns <= NARROW:  # costs half as much
+        return pa.concat_batches([batch, batch.slice(0, 0)])
+    return pa.ipc.read_record_batch(batch.serialize(), batch.schema)
 
 
 def _alike(

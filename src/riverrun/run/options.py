@@ -38,10 +38,11 @@ from uuid import uuid4
 
 from riverrun.engine.coordinator.membership import SILENCE, Policy
 from riverrun.errors import PlanError
+from riverrun.plan.plan import Plan
 from riverrun.rows.values import show
-from riverrun.runtime.carriers import Carrier
-from riverrun.runtime.cluster import EVERY
+from riverrun.runtime.carriers import EVERY, Carrier, ClusterRequest
 from riverrun.runtime.health.signs import Balance
+from riverrun.runtime.stored_outputs import describe_outputs
 from riverrun.storage.store import Storage
 
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -331,6 +332,36 @@ def _check_every(distance: object) -> None:
             f"cannot run with every={distance!r}: that is a number of epochs from 1 on, or a timedelta",
             hint="for instance every=100 or every=timedelta(seconds=30); None for checkpoints on demand only",
         )
+
+
+def cluster_request(plan: Plan, options: RunOptions, carrier: Carrier) -> ClusterRequest:
+    """The cluster that a run of `plan` with these options asks its carrier for; options that make no sense there are
+    refused."""
+    workers = options.workers
+    if workers == "auto":
+        workers = carrier.suitable_workers(options.on)
+    check_on(options, carrier, workers)
+    checkpoint, recovery = options.checkpoint, options.recovery
+    durability: dict[str, Any] = {"policy": recovery.policy, "application": plan.name}
+    if checkpoint is not None:
+        # A field of `Checkpoint` is the field of the same name in `Durability`, except for the two said here.
+        chosen = {each.name: getattr(checkpoint, each.name) for each in fields(checkpoint)}
+        durability |= {"checkpoint": chosen.pop("path"), "about": describe_outputs(plan), **chosen}
+        durability["storage_timeout"] = as_seconds(checkpoint.storage_timeout)
+    return ClusterRequest(
+        plan,
+        options.on,
+        workers,
+        history=options.history,
+        memory=as_bytes(options.memory),
+        seed=options.seed,
+        timeout=options.timeout,
+        tls=options.security.tls,
+        silence=recovery.silence,
+        balance=recovery.balance,
+        most_workers=recovery.max_workers or workers,
+        durability=durability,
+    )
 
 
 def identity_of(checkpoint: str | Path | None) -> str:

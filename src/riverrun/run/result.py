@@ -1,7 +1,7 @@
 """A result: rows as of an epoch, or the changes of an epoch, taken as Arrow, Polars, pandas, Spark, dicts or tuples.
 
 ``run.read`` and ``rr.read_checkpoint`` give the rows of an output or shared state as of an epoch. ``run.changes`` gives
-the rows that an epoch added and removed, with a last column `diff`; a sink gets them as a `Followed`, a result that
+the rows that an epoch added and removed, with a last column `diff`; a sink gets them as `EpochChanges`, a result that
 may be of several epochs. A result copies nothing until its rows are asked for, and stays as it is while the run goes
 on. ``rows()`` sorts the rows; otherwise they come in no particular order.
 """

@@ -16,9 +16,9 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from threading import Condition, Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -26,26 +26,35 @@ from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError, TimeViolation
 from riverrun.rows.records import narrowed
 from riverrun.run.result import Result
-from riverrun.run.sinks.queue import Followed, Sink
+from riverrun.run.sinks.destination import Destination
+from riverrun.run.sinks.function import Function
+from riverrun.run.sinks.queue import EpochChanges, Sink
 from riverrun.runtime.network.lending import Borrowed, Loan
 from riverrun.state.schema import free_name
-
-if TYPE_CHECKING:
-    from riverrun.run.run import Run
 
 LENT = 256
 SILENT = 60.0
 MOST = 256 << 20
-_PATIENCE = 5.0
+HANDOVER = 5.0  # seconds that a feed waits for the feed whose changes it takes over
+
+
+class ServedRun(Protocol):
+    """What a run has for other processes."""
+
+    def read(self, name: str, epoch: int | None = None) -> Result: ...
+
+    def changes(self, name: str, epoch: int | None = None) -> Result: ...
+
+    def schema(self, name: str) -> pa.Schema: ...
 
 
 class Serving:
     """Answers the questions about one run. Many threads may ask."""
 
-    def __init__(self, run: Run, turn: Callable[[], AbstractContextManager[None]]) -> None:
-        """Inside ``with turn():`` no other thread that shares the run has its turn."""
+    def __init__(self, run: ServedRun, follow: Callable[[str, Destination], Sink]) -> None:
+        """`follow` begins a sink of the run."""
         self._run = run
-        self._turn = turn
+        self._begin_sink = follow
         self._lent: OrderedDict[str, Sequence[Portion]] = OrderedDict()
         self._feeds: dict[str, _StreamedOutput] = {}
         self._lock = Lock()
@@ -142,7 +151,9 @@ class Serving:
         if feed is None or not feed.covers(start):
             if feed is not None:
                 feed.close()
-            feed = _StreamedOutput(self._run, self._turn, output, start, others)
+            feed = _StreamedOutput(
+                self._run.schema(output), self._begin_sink, output, start, others
+            )
             with self._lock:
                 self._feeds[name] = feed
         feed.heard()
@@ -186,21 +197,22 @@ def of_changes(columns: pa.Schema) -> pa.Schema:
     return columns.append(pa.field(free_name("epoch", columns.names, any_case=True), pa.int64()))
 
 
-class _StreamedOutput:
-    """The changes of an output since a stream began to follow it."""
+class _StreamedOutput(Function):
+    """The changes of an output since a stream began to follow it: the destination of a sink of the run."""
 
     def __init__(
         self,
-        run: Run,
-        turn: Callable[[], AbstractContextManager[None]],
+        schema: pa.Schema,
+        follow: Callable[[str, Destination], Sink],
         output: str,
         start: int,
         others: Sequence[_StreamedOutput],
     ) -> None:
         """`others` are feeds of the same output that have all changes since `start`, which the run may not have any
         more."""
+        super().__init__(self._take, "", output)
         self.output = output
-        self.schema = of_changes(run.schema(output))
+        self.schema = of_changes(schema)
         self._start = start
         self._tables_by_epoch: dict[int, pa.Table] = {}
         self._lump = -1  # the epoch as of which all rows were given at once
@@ -208,23 +220,34 @@ class _StreamedOutput:
         self._heard = time.monotonic()
         self._changed = Condition()
         self._over = False
-        with (
-            turn(),
-            self._changed,
-        ):  # no epoch completes in between, and `_take` waits until all attributes are set
-            self.end = start
-            for other in others[:1]:
-                with suppress(RiverrunError):
-                    other._sink.wait(timeout=_PATIENCE)
-                    self._take_over(other)
-            self._sink: Sink = run.for_each_epoch(output, self._take, start=self.end or "all")
-            self.end = max(self.end, run.completed) if run.completed else 0
+        self.end = start
+        self._from: int | str = "all"
+        self._others = others
+        self._sink: Sink | None = None
+        self._sink = follow(output, self)
+        self._others = ()
         self._sink.wait()
+
+    def first(self, start: int | str, completed: int) -> int:
+        """At the boundary at which the sink begins: take over what another feed has; the epoch after that."""
+        for other in self._others[:1]:
+            with suppress(RiverrunError):
+                if other._sink is not None:
+                    other._sink.wait(timeout=HANDOVER)
+                self._take_over(other)
+        self._from = self.end or "all"
+        first = super().first(self._from, completed)
+        self.end = max(self.end, completed) if completed else 0
+        return first
+
+    def is_whole_welcome(self, start: int | str) -> bool:
+        return self._from == "all"
 
     @property
     def abandoned(self) -> bool:
         """Whether no stream asks for the feed any more."""
-        return time.monotonic() - self._heard > SILENT or not self._sink.active
+        is_over = self._sink is not None and not self._sink.active
+        return time.monotonic() - self._heard > SILENT or is_over
 
     def covers(self, start: int) -> bool:
         """Whether the feed has all changes from an epoch on."""
@@ -244,7 +267,7 @@ class _StreamedOutput:
             self._lump, self.end = other._lump, max(other.end, self._start)
         self._bytes = sum(table.nbytes for table in self._tables_by_epoch.values())
 
-    def _take(self, changes: Followed, epoch: int) -> None:
+    def _take(self, changes: EpochChanges, epoch: int) -> None:
         """In the thread of the sink: keep the changes of an epoch; wait while the feed keeps too much."""
         table = changes.to_arrow()
         with self._changed:
@@ -286,4 +309,5 @@ class _StreamedOutput:
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        self._sink.close(timeout=1.0)
+        if self._sink is not None:
+            self._sink.close(timeout=1.0)

@@ -116,7 +116,7 @@ class Admission:
             crew.changed.wait(left)
         incarnation = None if crew.is_over else crew.starts.grant(ticket)
         if incarnation is not None:
-            crew.coordinator.roster.grant(incarnation, self._starting)
+            crew.coordinator.membership.grant(incarnation, self._starting)
             process = {key: applicant[key] for key in ("pid", "host", "address")}
             crew.peers.enter(incarnation, process)
         return incarnation

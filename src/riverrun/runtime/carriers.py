@@ -1,8 +1,8 @@
 """Carriers: the places where workers of a run can live, and which of them a value of ``flow.run(on=...)`` means.
 
 A `Carrier` says which run options make sense at its place, how many workers ``workers="auto"`` means there, and starts
-a `Cluster`. A run asks `carrier_of` for its carrier; of the place where its workers live, a run knows the interface
-`Cluster` and nothing else. There are three carriers: this process (``on=None``), processes of this machine
+a `CarriedRun`. A run asks `carrier_of` for its carrier; of the place where its workers live, a run knows the seam
+(`carried`) and nothing else. There are three carriers: this process (``on=None``), processes of this machine
 (``on="processes"``), and Spark (``on="spark"`` or a session). A user's own carrier is registered under a word, or
 passed as an object: ``flow.run(on=MyCarrier())``. Laws:
 
@@ -30,6 +30,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -37,12 +38,48 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from riverrun.engine.coordinator.membership import SILENCE
+from riverrun.engine.coordinator.membership import SILENCE, Policy
 from riverrun.errors import PlanError
 from riverrun.plan.plan import Plan
 from riverrun.rows.values import show
-from riverrun.runtime.cluster import Cluster
+from riverrun.runtime.carried import CarriedRun
 from riverrun.runtime.health.signs import Balance
+from riverrun.storage.store import Storage
+
+EVERY = timedelta(seconds=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Durability:
+    """Where a run keeps its log and checkpoints, how often it makes one, and how it goes on from those that are
+    there."""
+
+    checkpoint: str | Path | Storage | None = None
+    every: int | timedelta | None = EVERY
+    """The distance of checkpoints, in epochs or time; with None they are made on request only."""
+    retain: int = 2
+    policy: Policy = "replace"
+    skip_failing: bool = False
+    fingerprint: Mapping[str, Any] | None = None
+    """What the program is, where there is no `plan`: only a program with the same fingerprint resumes."""
+    application: str = ""
+    """The name of the run in errors of other runs that want the same path."""
+    storage_timeout: float | None = None
+    """Seconds after which a storage that fails ends the run; None for never."""
+    take_over: bool = False
+    """Take the path even if another run uses it, which ends that one."""
+    from_checkpoint: int | None = None
+    """The checkpoint to go back to, in place of the newest."""
+    about: Mapping[str, Any] | None = None
+    """JSON that is stored in every checkpoint besides."""
+    plan: Plan | None = None
+    """The program, to be compared with the program of the checkpoint."""
+    rebuild: bool = False
+    """Whether states that the checkpoint lacks are built from the log."""
+    keep_inputs: bool | None = None
+    """Whether the log keeps the rows of all epochs; None: as was promised before."""
+    synced: bool = False
+    """Whether files on a local disk are synced to the disk before they count."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +105,7 @@ class ClusterRequest:
     most_workers: int = 1
     """The greatest number of workers, where ``balance="grow"`` adds some."""
     durability: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of `cluster.Durability`, except for the plan."""
+    """The fields of `Durability`, except for the plan."""
 
 
 class Carrier(ABC):
@@ -81,8 +118,8 @@ class Carrier(ABC):
     "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
 
     @abstractmethod
-    def start(self, request: ClusterRequest) -> Cluster:
-        """Start a cluster, and return when all its workers are ready."""
+    def start(self, request: ClusterRequest) -> CarriedRun:
+        """Start the workers, and return when all of them are ready."""
 
     @abstractmethod
     def suitable_workers(self, on: Any) -> int:
@@ -102,7 +139,11 @@ _REGISTERED: dict[str | None, Carrier | str] = {
     "processes": "riverrun.runtime.processes",
     "spark": "riverrun.spark.carrier",
 }
-"""For each word of ``on=`` a carrier, or the name of the module that has the carrier as `CARRIER`."""
+"""For each word of ``on=`` a carrier, or the name of the module that has the carrier as `CARRIER`.
+
+Spark's module stands here by its name, and does not register itself: a module registers itself when it is imported, and
+nobody imports it before a run asks for Spark, since that would load Spark for every run, or have `run` or `frontends`
+know it. Metadata of the installed package could name it, and would not be there in a source tree."""
 _OBJECTS = {"pyspark": "spark"}
 """For each package whose objects ``on=`` takes, the word of the carrier that they mean."""
 

@@ -1,14 +1,10 @@
-"""A cluster: a coordinator, its workers and a storage, as a run uses them.
+"""Clusters: the coordinator, the workers and the storage of a run, whatever carries messages between them.
 
-`run.Run` calls a cluster, and so does Spark's side of a run. This module has what does not depend on how messages
-travel: epochs are submitted and waited for, checkpoints and other numbers of workers asked for, errors raised. There
-are two kinds of clusters. `local.LocalCluster` carries messages in the caller's thread, while the caller waits.
-`remote.RemoteCluster` carries them over connections between processes, all the time. Laws:
+`Cluster` is the implementation of `carried.CarriedRun`, the seam to `run.Run`, that all carriers of Riverrun share: it
+has what does not depend on how messages travel. There are two kinds. `local.LocalCluster` carries messages in the
+caller's thread, while the caller waits. `remote.RemoteCluster` carries them over connections between processes, all the
+time. The laws of `carried` hold, and:
 
-- **Logged first.** With a checkpoint path, `submit` returns when the input is in the log; with ``logged=False`` it
-  returns at once, and the caller waits for the log later (`await_log`).
-- **Usable.** When an epoch is refused, `wait` raises the reason, and the run is as it was before the epoch. When the
-  run is over, `closed` has the reason, and every call raises it.
 - **Interrupted between steps.** An exception of a signal's handler that comes during one of these calls is raised where
   nothing is half done (`interrupts`). A request that was accepted and not carried out yet is carried out in a later
   call.
@@ -16,35 +12,25 @@ are two kinds of clusters. `local.LocalCluster` carries messages in the caller's
   interrupt is raised, unless the epoch is *complete* by then: its rows are dropped, in the log too
   (`settle_interrupt`). Where the storage does not answer, or a second interrupt ends the wait for the storage, the
   epoch either stays *accepted*, and is worked on later; or its refusal is on its way to the log (*refusing*), and no
-  later epoch can get there before it. `standing` tells at any time which of these an epoch is.
-- **Of one epoch.** Rows that `read` and `changes` return are of an epoch that is complete everywhere, and stay as they
-  are while the run goes on.
-
+  later epoch can get there before it.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from enum import Enum
-from functools import cache, partial
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from threading import Condition, RLock
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Self
 from uuid import uuid4
-
-import pyarrow as pa
 
 from riverrun import interrupts
 from riverrun.engine.coordinator.coordinator import Coordinator
 from riverrun.engine.coordinator.failures import closed_error, interrupted
-from riverrun.engine.coordinator.membership import Policy
 from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import Resume, decide
 from riverrun.engine.coordinator.shares import routes_of
@@ -66,12 +52,11 @@ from riverrun.engine.messages import (
     Saved,
     Scaled,
 )
-from riverrun.engine.reading import Portion
+from riverrun.engine.round_history import RoundHistory
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.plan.lineage import lineage_of
-from riverrun.plan.plan import Plan
-from riverrun.progress import Antichain
-from riverrun.runtime.frames import Frames
+from riverrun.runtime.carried import CarriedRun, Standing
+from riverrun.runtime.carriers import Durability
 from riverrun.runtime.storage_calls import execute
 from riverrun.storage.acknowledged import Acknowledger
 from riverrun.storage.checkpoint import Checkpoints
@@ -80,81 +65,15 @@ from riverrun.storage.log import Log
 from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
 from riverrun.storage.takeover import Opening, take_over
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
-EVERY = timedelta(seconds=30)
 SETTLING = 5.0  # seconds that the storage has to settle what was interrupted
 RECOVERING = 1.0  # seconds that workers have to go back behind it
 _LOG = logging.getLogger("riverrun")
 
 
-class Standing(Enum):
-    """What became of an epoch that was submitted."""
-
-    ACCEPTED = "accepted"
-    """The epoch is worked on later."""
-    COMPLETE = "complete"
-    REFUSED = "refused"
-    """Its rows are dropped."""
-    REFUSING = "refusing"
-    """Its rows are dropped here, and the refusal is not in the log yet."""
-
-
-def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception means that the user wants to end the wait, and not that the epoch failed."""
-    return not isinstance(error, Exception) and bool(getattr(error, "refuses", True))
-
-
-@dataclass(frozen=True, slots=True)
-class Durability:
-    """Where a run keeps its log and checkpoints, how often it makes one, and how it goes on from those that are
-    there."""
-
-    checkpoint: str | Path | Storage | None = None
-    every: int | timedelta | None = EVERY
-    """The distance of checkpoints, in epochs or time; with None they are made on request only."""
-    retain: int = 2
-    policy: Policy = "replace"
-    skip_failing: bool = False
-    fingerprint: Mapping[str, Any] | None = None
-    """What the program is, where there is no `plan`: only a program with the same fingerprint resumes."""
-    application: str = ""
-    """The name of the run in errors of other runs that want the same path."""
-    storage_timeout: float | None = None
-    """Seconds after which a storage that fails ends the run; None for never."""
-    take_over: bool = False
-    """Take the path even if another run uses it, which ends that one."""
-    from_checkpoint: int | None = None
-    """The checkpoint to go back to, in place of the newest."""
-    about: Mapping[str, Any] | None = None
-    """JSON that is stored in every checkpoint besides."""
-    plan: Plan | None = None
-    """The program, to be compared with the program of the checkpoint."""
-    rebuild: bool = False
-    """Whether states that the checkpoint lacks are built from the log."""
-    keep_inputs: bool | None = None
-    """Whether the log keeps the rows of all epochs; None: as was promised before."""
-    synced: bool = False
-    """Whether files on a local disk are synced to the disk before they count."""
-
-
-class ResultServer(Protocol):
-    """Answers questions of processes that read results of a run without having the `Run` object."""
-
-    def questions(self) -> Mapping[str, Callable[[Any], Any]]:
-        """The questions that can be asked, by name, with the function that answers; called from any thread."""
-
-    def rows(self, ticket: Any) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Rows that this process has, for a holder of their ticket."""
-
-
-class Cluster(ABC):
+class Cluster(CarriedRun):
     """The coordinator, workers and storage of a run. Threads may share it."""
-
-    goes_on: ClassVar[bool] = False
-    """Whether epochs are worked on while no caller waits for one."""
-    frames: Frames | None = None
-    """The engine of DataFrames that the workers live in, if they live in one."""
 
     def __init__(
         self,
@@ -197,6 +116,9 @@ class Cluster(ABC):
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
         self.events = Events()
+        self.rounds = RoundHistory()
+        self._inherited = self._coordinator.next
+        """The epochs below this one were submitted to earlier owners of the path."""
         self._loops = LongLoops(self.events)
         self._logged = -1
         self._closed = False
@@ -249,7 +171,7 @@ class Cluster(ABC):
         if self._lease is not None:
             self._lease.release()
 
-    def _sweep(self, lane: Lane) -> None:
+    def _sweep(self, thread: SerialThread) -> None:
         """Have parcels of earlier owners deleted that no record names."""
         log, opening = self._log, self._coordinator.opening
 
@@ -260,7 +182,7 @@ class Cluster(ABC):
                 log.sweep(opening.owner)
 
         if opening is not None:
-            lane.submit(sweep)
+            thread.submit(sweep)
 
     def __enter__(self) -> Self:
         return self
@@ -276,24 +198,20 @@ class Cluster(ABC):
 
     @property
     def epoch(self) -> int:
-        """The number of the next epoch to be submitted."""
         return self._coordinator.next
 
     @property
     def logged(self) -> int:
-        """All epochs below this one are in the log, where there is one."""
         with self._changed:
             return self._coordinator.next - self._coordinator.log.epochs
 
     @property
     def completed(self) -> int:
-        """All epochs below this one are or were complete everywhere. After a loss some of them are done again."""
         coordinator = self._coordinator
         return max(coordinator.completed, coordinator.reported)
 
     @property
     def closed(self) -> str | None:
-        """Why the run is over; None while it is not."""
         if self._coordinator.error is not None:
             return self._coordinator.error.message
         return "it was closed" if self._closed else None
@@ -309,7 +227,6 @@ class Cluster(ABC):
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """For each stream, its queries and the number of the last batch of each that was accepted, as pairs."""
         return dict(self._coordinator.offsets)
 
     def submit(
@@ -320,12 +237,6 @@ class Cluster(ABC):
         *,
         logged: bool = True,
     ) -> int:
-        """Accept the input of the next epoch; return the number of the epoch, with `logged` when the input is in the
-        log.
-
-        `offsets` have, for each stream with a batch in this epoch, the id of the query and the number of the batch,
-        ``{"eu": ["1c9e", 7]}``; they are logged with the epoch. `parcels` name rows that workers have already.
-        """
         coordinator = self._coordinator
         with interrupts.deferred(), self._changed:
             self._check_open()
@@ -340,7 +251,6 @@ class Cluster(ABC):
             return epoch
 
     def await_log(self, epoch: int) -> None:
-        """Return when the input of an epoch is in the log, where there is one."""
         with interrupts.deferred(), self._changed:
             if self._coordinator.opening is not None:
                 self._pump(lambda: self._logged >= epoch)
@@ -349,11 +259,9 @@ class Cluster(ABC):
 
     @property
     def recovered(self) -> bool:
-        """Whether all workers are there, and all reported epochs are complete on them."""
         return self._recovered()
 
     def wait(self, epoch: int) -> None:
-        """Return when an epoch is complete everywhere; raise the reason if it is refused."""
         coordinator, errors = self._coordinator, self._errors
 
         def done() -> bool:
@@ -373,7 +281,7 @@ class Cluster(ABC):
             try:
                 self._pump(done)
             except BaseException as error:
-                if is_interrupt(error):
+                if interrupts.is_interrupt(error):
                     self.settle_interrupt(epoch, error)
                 raise
             if epoch in errors:
@@ -381,7 +289,6 @@ class Cluster(ABC):
                 raise errors[epoch]
 
     def standing(self, epoch: int) -> Standing:
-        """What became of an epoch that was submitted."""
         if epoch in self._errors:
             return Standing.REFUSED
         if epoch in self._coordinator.refusals:
@@ -389,13 +296,10 @@ class Cluster(ABC):
         return Standing.COMPLETE if self.completed > epoch else Standing.ACCEPTED
 
     def refused_by_interrupt(self, first: int, end: int) -> list[int]:
-        """The epochs from `first` up to, not including, `end` that were refused because a caller was interrupted."""
         errors = ((epoch, self._errors.get(epoch)) for epoch in range(first, end))
         return [epoch for epoch, error in errors if error is not None and error.code == INTERRUPTED]
 
     def settle_interrupt(self, epoch: int, error: BaseException) -> None:
-        """A caller was interrupted while it waited for an epoch: refuse the epoch, unless it is complete (the law
-        settled interrupt)."""
         with interrupts.deferred():
             if not interrupts.try_acquire(self._changed, SETTLING):
                 return  # another thread is at work, and may complete the epoch
@@ -406,7 +310,7 @@ class Cluster(ABC):
 
     def _see_refused(self, epoch: int, error: BaseException) -> None:
         coordinator, log = self._coordinator, self._coordinator.log
-        if self._torn() or coordinator.phase is Phase.CLOSED:
+        if self._torn() or coordinator.is_over:
             return
         deadline = time.monotonic() + SETTLING
         self._stop_work(error)
@@ -425,7 +329,6 @@ class Cluster(ABC):
         return not self._durable or self._logged >= epoch
 
     def checkpoint(self) -> int:
-        """Make a checkpoint at the next boundary; return its number when it is published."""
         with interrupts.deferred(), self._changed:
             self._check_open()
             self._need_storage("make a checkpoint")
@@ -444,7 +347,6 @@ class Cluster(ABC):
             return saved.number
 
     def scale(self, workers: int) -> None:
-        """Go on with another number of workers; return when they have taken over."""
         with interrupts.deferred(), self._changed:
             self._check_open()
             answers = self._answers
@@ -471,8 +373,6 @@ class Cluster(ABC):
         return self._loops.going(self._coordinator.completed)
 
     def await_end(self, timeout: float | None = None) -> bool:
-        """Wait until the run is over: True; or for `timeout` seconds: False. Raises the error that ended the run, if
-        one did."""
         with interrupts.deferred(), self._changed:
             over = interrupts.wait_for(self._changed, lambda: self.closed is not None, timeout)
             if self._coordinator.error is not None:
@@ -480,68 +380,22 @@ class Cluster(ABC):
             return over
 
     @property
-    def is_stepping(self) -> bool:
-        """Whether a worker of this process is at work. Where the thread that works asks this, it is in a user's
-        function."""
-        return False
-
-    @property
     def released(self) -> int:
-        """Workers are at the epochs below this one, or have completed them."""
         return self._coordinator.released
 
     def hold_epochs(self) -> None:
-        """From now on work on an epoch only when a caller waits for it, so that results can be read as of each
-        epoch."""
         with self._changed:
             self._coordinator.limit = min(self._coordinator.limit, self.completed)
 
-    def free_epochs(self) -> None:
-        """Undo `hold_epochs`, where epochs are worked on while nobody waits."""
-        return
-
-    def still(self) -> AbstractContextManager[None]:
-        """A block during which no epoch is worked on."""
-        return nullcontext()
-
     def settle(self, epoch: int) -> None:
-        """Wait until an epoch is over, with its rows or, where it was refused, without them."""
         with interrupts.deferred(), self._changed:
             self._pump(lambda: self.completed > epoch)
 
-    def serve(self, server: ResultServer) -> None:
-        """Have `server` answer questions of other processes, where they can reach this one."""
-        return
-
-    # ---- what the kinds do differently
-
-    @abstractmethod
-    def read(self, name: str, epoch: int) -> Sequence[Portion]:
-        """Each worker's part of an output as of an epoch."""
-
-    @abstractmethod
-    def changes(self, name: str, epoch: int) -> Sequence[Portion]:
-        """Each worker's part of the changes of an output in an epoch."""
-
-    @abstractmethod
-    def frontier(self, probe: str) -> Antichain:
-        """The times that can still come to a probe."""
-
-    @abstractmethod
-    def stats(self) -> Sequence[Mapping[str, Any]]:
-        """How large each state is, on each worker."""
-
-    @abstractmethod
-    def touched(self) -> int:
-        """How many changes the present execution has made so far, as far as the coordinator knows."""
+    # ---- what the kinds do differently, besides the members of the port that are abstract
 
     @abstractmethod
     def kill(self, index: int) -> None:
         """Lose the worker at an index with all it has in memory, as a test of the recovery."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the run. May be called again."""
 
     @abstractmethod
     def _pump(self, done: Callable[[], bool]) -> None:
@@ -597,6 +451,8 @@ class Cluster(ABC):
         if kind is Reported:
             for note in message.notes:
                 self.events.add(**note)
+            if message.rounds and message.epoch >= self._inherited:
+                self.rounds.add(message.epoch, message.rounds)
         elif kind is Refused:
             self._errors[message.epoch] = message.error
             if message.inherited:
@@ -678,15 +534,8 @@ def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:
     )
 
 
-@cache
-def freeze() -> None:
-    """Have the garbage collector ignore all objects that exist by now: walking them takes 40 ms, at any moment."""
-    gc.collect()
-    gc.freeze()
-
-
 def execute_and_catch(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
-    """Execute an instruction; every exception becomes part of the outcome, since threads of lanes cannot raise."""
+    """Execute an instruction; every exception becomes part of the outcome: a `SerialThread` must not meet one."""
     try:
         return execute(instruction, checkpoints, log)
     except Exception as error:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from threading import Condition
 
 from riverrun.engine.coordinator.coordinator import Coordinator
-from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.events import Events
 from riverrun.engine.loop_rounds import LongLoops
 from riverrun.errors import RiverrunError
@@ -44,7 +43,7 @@ class Crew:
     @property
     def is_over(self) -> bool:
         """Whether the run has ended, by an error or by being closed."""
-        return self.coordinator.phase is Phase.CLOSED
+        return self.coordinator.is_over
 
     @property
     def present(self) -> int:
@@ -53,7 +52,7 @@ class Crew:
 
     def knows(self, incarnation: int) -> bool:
         """Whether an incarnation is a member or a newcomer, and was not dismissed."""
-        return self.coordinator.roster.knows(incarnation)
+        return self.coordinator.membership.knows(incarnation)
 
     def end(self, error: RiverrunError) -> None:
         """End the run."""

@@ -2,7 +2,7 @@
 
 `remote.RemoteCluster` tells this module of each sign that a worker is gone: its connection broke (`suspect`), its
 process ended (`process_ended`), it was silent for too long (`note`), or the coordinator dismisses it (`dismiss`). This
-module tells the coordinator, keeps the events of people, and counts losses (`engine.coordinator.failures`). Laws:
+module tells the coordinator, keeps the events of people, and counts losses (`engine.coordinator.losses`). Laws:
 
 - **Seen to die.** A worker is lost as soon as its process ends, or was silent for longer than `silence`, also before
   the worker takes part. Where the run can go on without it, a broken connection means the same. Where there is no
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from threading import Thread, Timer
 from typing import Any
 
-from riverrun.engine.coordinator.failures import Losses
+from riverrun.engine.coordinator.losses import Losses
 from riverrun.engine.messages import Begin
 from riverrun.errors import TransportError
 from riverrun.runtime.crew import Crew

@@ -2,8 +2,8 @@
 
 Where workers live in such an engine, the rows of a DataFrame need not come through this process: the engine's own
 tasks hand rows to the workers, and fetch results from the workers. A cluster that lives in such an engine has a
-`Frames` as `Cluster.frames`, and the run calls it where DataFrames go in or out. For all other clusters
-`Cluster.frames` is None, and their runs bring the rows of a DataFrame through this process.
+`Frames` as `CarriedRun.frames`, and the run calls it where DataFrames go in or out. For all other clusters
+`CarriedRun.frames` is None, and their runs bring the rows of a DataFrame through this process.
 """
 
 from __future__ import annotations

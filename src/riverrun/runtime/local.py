@@ -9,7 +9,7 @@ and:
   certain: the next message or worker is drawn at random, in the same order for the same seed.
 - **Beside.** One thread writes, publishes, reads and collects checkpoints, in the order in which the actors asked for
   it, while epochs go on; a second thread writes the log. So a storage that hangs holds up only whoever waits for it;
-  `close` gives up a checkpoint after `CLOSING` seconds. (With a `seed` there are no such threads.)
+  `close` gives up a checkpoint after `LAST_CHECKPOINT` seconds. (With a `seed` there are no such threads.)
 - **Interrupts at boundaries.** Between two steps of the loop every message is where it belongs. An interrupt
   (`interrupts`) is raised only there. An interrupt in a user's function ends that function, and is raised at the next
   boundary. The epoch that somebody waited for is settled before. Any other exception that ends a step halfway (one that
@@ -50,7 +50,6 @@ from typing import Any
 
 from riverrun import interrupts
 from riverrun.engine.coordinator.failures import interrupted
-from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.coordinator.resume import make_resuming
 from riverrun.engine.instance import Maker
 from riverrun.engine.loop_rounds import LOOK, LoopRound
@@ -79,16 +78,17 @@ from riverrun.engine.worker import Worker
 from riverrun.errors import RiverrunError, TransportError
 from riverrun.progress import Antichain
 from riverrun.retry import pause
-from riverrun.runtime.carriers import Carrier, ClusterRequest
-from riverrun.runtime.cluster import Cluster, Durability, execute_and_catch
+from riverrun.runtime.carried import CarriedRun
+from riverrun.runtime.carriers import Carrier, ClusterRequest, Durability
+from riverrun.runtime.cluster import Cluster, execute_and_catch
 from riverrun.runtime.deadlines import Deadlines
-from riverrun.runtime.uploads import ParcelStore
+from riverrun.runtime.uploads import Uploads
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 NAP = 0.25  # seconds after which whoever waits for the storage looks at the clock again
-CLOSING = 30.0  # seconds that a checkpoint under way has when the run is closed
+LAST_CHECKPOINT = 30.0  # seconds that a checkpoint under way has when the run is closed
 GLANCES = 10  # how often `status` is tried while another thread changes what is looked at
 
 
@@ -103,12 +103,15 @@ class LocalCluster(Cluster):
         seed: int | None = None,
         **durability: Any,
     ) -> None:
-        """Start a run, or resume the one that is at the checkpoint path; `durability` is `cluster.Durability`'s
+        """Start a run, or resume the one that is at the checkpoint path; `durability` is `carriers.Durability`'s
         fields."""
         super().__init__(workers, Durability(**durability))
         self._make = make_resuming(make_instance, self._resume)
         self._workers: dict[int, Worker] = {}
-        self._lanes = {AppendRecord: Lane("riverrun-log"), Any: Lane("riverrun-checkpoint")}
+        self._storage_threads = {
+            AppendRecord: SerialThread("riverrun-log"),
+            Any: SerialThread("riverrun-checkpoint"),
+        }
         self._outcomes: queue.SimpleQueue[tuple[int, Outcome]] = queue.SimpleQueue()
         self._unanswered = 0  # instructions to the storage that have no outcome yet
         self._interrupt: BaseException | None = None  # is raised at the next boundary
@@ -125,7 +128,7 @@ class LocalCluster(Cluster):
         self._links: dict[tuple[int, int], deque[Any]] = {}
         self._send(COORDINATOR, self._coordinator.take())
         try:
-            self._sweep(self._lanes[Any])
+            self._sweep(self._storage_threads[Any])
             self._pump(self._caught_up)
         except BaseException:
             self.close()
@@ -179,7 +182,7 @@ class LocalCluster(Cluster):
         coordinator = self._coordinator
         if (
             not self._recovered()
-            or coordinator.roster.change is not None
+            or coordinator.membership.change is not None
             or coordinator.saver.number
         ):
             return
@@ -237,9 +240,9 @@ class LocalCluster(Cluster):
             self._closed = True
             coordinator = self._coordinator
             coordinator.limit = 0
-            deadline = time.monotonic() + CLOSING
+            deadline = time.monotonic() + LAST_CHECKPOINT
             try:
-                while not self._torn() and coordinator.phase is not Phase.CLOSED and self.poll():
+                while not self._torn() and not coordinator.is_over and self.poll():
                     if coordinator.log.waiting and coordinator.log.status()["behind"] is not None:
                         break
                     self._take_outcomes(wait=True)
@@ -247,8 +250,8 @@ class LocalCluster(Cluster):
                         break
             finally:
                 coordinator.close()
-                for lane in self._lanes.values():
-                    lane.close(wait=NAP)
+                for thread in self._storage_threads.values():
+                    thread.close(wait=NAP)
                 self._let_go()
                 self._deadlines.clear()
                 self._workers.clear()
@@ -289,7 +292,7 @@ class LocalCluster(Cluster):
                 or self._hurried
                 or interrupts.is_due()
                 or time.monotonic() > deadline
-                or self._coordinator.phase is Phase.CLOSED
+                or self._coordinator.is_over
             )
 
         self._pump(settled)
@@ -341,7 +344,7 @@ class LocalCluster(Cluster):
             if self._settling is None:
                 self._raise_interrupt()
                 interrupts.check()
-            if coordinator.phase is Phase.CLOSED:
+            if coordinator.is_over:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
                 return
@@ -429,7 +432,7 @@ class LocalCluster(Cluster):
                 assert self._checkpoints is not None
                 feed = message
                 try:
-                    message = ParcelStore(to, self._checkpoints.storage).filled(feed)
+                    message = Uploads(to, self._checkpoints.storage).filled(feed)
                 except TransportError as error:  # an outage: the feed is tried again later
                     self._send(to, [(COORDINATOR, NotReady(feed.execution, error))])
                     self._try_later((to, Feed), lambda: self._deliver(to, sender, feed))
@@ -485,8 +488,8 @@ class LocalCluster(Cluster):
         assert checkpoints is not None
         assert log is not None
         outcomes = self._outcomes
-        lane = self._lanes[AppendRecord if type(instruction) is AppendRecord else Any]
-        lane.submit(
+        thread = self._storage_threads[AppendRecord if type(instruction) is AppendRecord else Any]
+        thread.submit(
             lambda: outcomes.put((sender, execute_and_catch(instruction, checkpoints, log)))
         )
 
@@ -540,7 +543,7 @@ class LocalCarrier(Carrier):
     place = "in this process"
     takes = frozenset({"seed", "storage"})
 
-    def start(self, request: ClusterRequest) -> Cluster:
+    def start(self, request: ClusterRequest) -> CarriedRun:
         return LocalCluster(
             self.maker(request),
             request.workers,

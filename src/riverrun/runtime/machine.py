@@ -2,7 +2,7 @@
 
 A container, a batch system or `taskset` gives a process a part of the machine. Numbers that do not take that into
 account (``os.cpu_count()``, the total of memory) promise too much. Carriers use this module for ``workers="auto"``, and
-to refuse memory budgets that cannot be kept. Laws:
+to refuse memory budgets that cannot be kept. (`freeze` has the garbage collector of this process do less.) Laws:
 
 - **The least counts.** The number of cores is the least of the number that the process is bound to (affinity) and of
   the shares of time (``cpu.max``, ``cpu.cfs_quota_us``) that its control group and all groups around that have, rounded
@@ -18,10 +18,12 @@ Cost: some files below ``/proc`` and ``/sys`` are read, in less than a milliseco
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
@@ -86,3 +88,10 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
         inside = PurePosixPath(path.lstrip("/"))
         for group in (inside, *inside.parents):
             yield top / group
+
+
+@cache
+def freeze() -> None:
+    """Have the garbage collector ignore all objects that exist by now: walking them takes 40 ms, at any moment."""
+    gc.collect()
+    gc.freeze()

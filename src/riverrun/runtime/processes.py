@@ -58,8 +58,8 @@ from riverrun.engine.instance import Maker
 from riverrun.engine.messages import MakeInstance
 from riverrun.errors import PlanError
 from riverrun.forks import ProcessMark
+from riverrun.runtime.carried import CarriedRun
 from riverrun.runtime.carriers import Carrier, ClusterRequest
-from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.machine import available_cores, available_memory
 from riverrun.runtime.program import pack_program, unpack_program
 from riverrun.runtime.remote import RemoteCluster
@@ -68,7 +68,7 @@ from riverrun.runtime.worker_process import Rendezvous, host_worker
 _LOG = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 _LAST_WORDS = 2000  # bytes of the reason that a worker gives for its end
-_LOOK = 1.0  # seconds after which a worker looks who its parent is
+_PARENT_LOOK = 1.0  # seconds after which a worker looks who its parent is
 _LEAVING = 3.0  # seconds that a worker without a driver has to leave in order
 _PR_SET_PDEATHSIG = 1
 _THREADS = ("POLARS_MAX_THREADS", "OMP_NUM_THREADS")
@@ -243,7 +243,7 @@ def _watch(parent: int, driver: socket.socket) -> None:
     A process that the driver has forked may keep the socket open, but is not the parent of this one.
     """
     while os.getppid() == parent:
-        there, _, _ = select.select([driver], [], [], _LOOK)
+        there, _, _ = select.select([driver], [], [], _PARENT_LOOK)
         if there:  # the driver sends nothing any more, so the socket has ended
             break
     # The connections are closed too: meanwhile the worker leaves in order, and deletes its folders.
@@ -318,7 +318,7 @@ class ProcessCarrier(Carrier):
     place = "in processes of this machine"
     takes = frozenset({"balance"})
 
-    def start(self, request: ClusterRequest) -> Cluster:
+    def start(self, request: ClusterRequest) -> CarriedRun:
         return ProcessCluster(request)
 
     def suitable_workers(self, on: Any) -> int:

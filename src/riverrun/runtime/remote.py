@@ -9,7 +9,7 @@ connections with workers, `departures` how workers are lost, and `questions` ask
 
 - **Ready or not.** When not all workers have reported by the deadline, the run ends with the launcher's advice. The run
   also ends when the replacement of a worker does not come, and when workers are lost again and again at one epoch
-  (`engine.coordinator.failures`). Nothing waits for ever.
+  (`engine.coordinator.losses`). Nothing waits for ever.
 - **Bounded queue.** Epochs that are submitted and not worked on take memory here: beyond a bound `submit` waits.
 
 The laws of `cluster`, `admission` and `departures` hold too.
@@ -33,7 +33,6 @@ import pyarrow as pa
 
 from riverrun import interrupts
 from riverrun.engine.coordinator.membership import SILENCE
-from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
     COORDINATOR,
@@ -69,7 +68,9 @@ from riverrun.errors import BadMessage, CheckpointError, RiverrunError, Transpor
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.progress import Antichain
 from riverrun.runtime.admission import Admission, WorkerTerms
-from riverrun.runtime.cluster import Cluster, Durability, ResultServer
+from riverrun.runtime.carried import ResultServer
+from riverrun.runtime.carriers import Durability
+from riverrun.runtime.cluster import Cluster
 from riverrun.runtime.codec.fragments import Fragment
 from riverrun.runtime.crew import Crew
 from riverrun.runtime.departures import GRACE, Departures
@@ -81,7 +82,7 @@ from riverrun.runtime.network.link import WINDOW
 from riverrun.runtime.peers import ConnectedPeers
 from riverrun.runtime.questions import Audience, Questions, began_again
 from riverrun.runtime.starts import Starts
-from riverrun.runtime.storage_calls import StorageLanes
+from riverrun.runtime.storage_calls import StorageThreads
 from riverrun.runtime.worker_process import Rendezvous
 from riverrun.storage.store import Storage
 
@@ -178,8 +179,8 @@ class RemoteCluster(Cluster):
         self._elsewhere = {"refused": 0, "garbage": 0}  # at the workers, when they were last asked
         self._queued: deque[tuple[int, int]] = deque()
         self._stopped = Event()
-        self._lanes = StorageLanes(self._execute, self._outcome, self._stopped)
-        self._sweep(self._lanes.store)
+        self._storage_threads = StorageThreads(self._execute, self._outcome, self._stopped)
+        self._sweep(self._storage_threads.store)
         self._endpoint = self._listen(host)
         self.address = self._endpoint.address
         where = Rendezvous(self.address, self._credentials, resume=self._resume)
@@ -346,7 +347,7 @@ class RemoteCluster(Cluster):
         with ExitStack() as ending:  # each of these is called, in reverse order
             ending.callback(self._shut_down)
             ending.callback(self._let_go)
-            ending.callback(self._lanes.close)
+            ending.callback(self._storage_threads.close)
             for line in self._crew.peers.lines:
                 ending.callback(line.close)
             ending.callback(self._launcher.close)
@@ -378,7 +379,7 @@ class RemoteCluster(Cluster):
             self._pump(self._recovered)
             coordinator = self._coordinator
             lines = [self._crew.peers.line(member) for member in coordinator.members]
-            return Audience(coordinator.execution, coordinator.roster.shards, lines)
+            return Audience(coordinator.execution, coordinator.membership.shards, lines)
 
     @contextmanager
     def still(self) -> Iterator[None]:
@@ -419,7 +420,7 @@ class RemoteCluster(Cluster):
     def _pump(self, done: Callable[[], bool]) -> None:
         coordinator = self._coordinator
         while not done():
-            if coordinator.phase is Phase.CLOSED:
+            if coordinator.is_over:
                 if coordinator.error is not None and not self._closed:
                     raise coordinator.error
                 self._check_open()
@@ -432,7 +433,7 @@ class RemoteCluster(Cluster):
 
     def _settle(self, done: Callable[[], bool], deadline: float) -> None:
         coordinator = self._coordinator
-        while not done() and coordinator.phase is not Phase.CLOSED:
+        while not done() and not coordinator.is_over:
             left = min(deadline - time.monotonic(), interrupts.SLICE)
             if left <= 0 or interrupts.is_due():
                 return
@@ -447,7 +448,7 @@ class RemoteCluster(Cluster):
 
     def _tick(self) -> None:
         with self._changed:
-            if self._coordinator.phase is Phase.CLOSED:
+            if self._coordinator.is_over:
                 return
             now = time.monotonic()
             members = list(self._coordinator.members)
@@ -485,7 +486,7 @@ class RemoteCluster(Cluster):
                 if type(message) is Acknowledge:
                     self._acknowledge(message)
                 else:
-                    self._lanes.submit(message)
+                    self._storage_threads.submit(message)
             elif to == SUPERVISOR:
                 self._supervise(message)
         if out:

@@ -5,9 +5,9 @@ and worker processes have it executed here, to the end: this is the only module 
 
 - **Answered.** Every instruction is answered by an `Outcome`. An error of Riverrun's own is part of the outcome, so the
   actor that gave the instruction decides what to do about it.
-- **Nobody waits.** `StorageLanes` executes instructions in threads of their own: those that concern the log in one, all
-  others in another, each in the order in which they were given. While the storage fails, a thread pauses after each
-  instruction that the coordinator will give again (`retry.pause`).
+- **Nobody waits.** `StorageThreads` executes instructions in threads of their own: those that concern the log in one,
+  all others in another, each in the order in which they were given. While the storage fails, a thread pauses after
+  each instruction that the coordinator will give again (`retry.pause`).
 - **Repeatable.** Every instruction may be executed twice, since a `TransportError` leaves open whether the storage has
   done it.
 
@@ -40,7 +40,7 @@ from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.retry import pause
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 
 def execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
@@ -138,7 +138,7 @@ def _damaged(checkpoints: Checkpoints, number: int, error: CheckpointError) -> C
     )
 
 
-class StorageLanes:
+class StorageThreads:
     """Executes the instructions of a coordinator in threads, so that nobody has to wait for the storage."""
 
     def __init__(
@@ -148,8 +148,8 @@ class StorageLanes:
         stopped: Event,
     ) -> None:
         """`execute` must not raise; `answer` takes its outcome. When `stopped` is set, no pause is waited out."""
-        self.store = Lane("riverrun-checkpoint")
-        self._log = Lane("riverrun-log")
+        self.store = SerialThread("riverrun-checkpoint")
+        self._log = SerialThread("riverrun-log")
         self._execute = execute
         self._answer = answer
         self._stopped = stopped
@@ -167,8 +167,8 @@ class StorageLanes:
                 self._stopped.wait(pause(self._failures[kind]))
             self._answer(outcome)
 
-        lane = self._log if kind in (AppendRecord, Recall) else self.store
-        lane.submit(execute)
+        thread = self._log if kind in (AppendRecord, Recall) else self.store
+        thread.submit(execute)
 
     def close(self) -> None:
         """End the threads; instructions that have not begun are dropped."""

@@ -13,10 +13,10 @@ names the parcel can be done again by any worker; then a parcel beyond the budge
   worker that took them in is gone.
 
 >>> import pyarrow as pa
->>> store = ParcelStore(holder=1)
+>>> uploads = Uploads(holder=1)
 >>> rows = pa.record_batch({"n": [1, 2, 3]})
->>> (parcel,) = store.take_in("load-0-0", iter([rows]))
->>> parcel.rows, [batch.num_rows for batch in store.rows(parcel)]
+>>> (parcel,) = uploads.take_in("load-0-0", iter([rows]))
+>>> parcel.rows, [batch.num_rows for batch in uploads.rows(parcel)]
 (3, [3])
 
 Cost: with a storage, a sender waits until its rows are written there.
@@ -46,7 +46,7 @@ PARCEL = 64 << 20  # about so many bytes are one parcel
 BUDGET = 512 << 20  # bytes of parcels in memory
 
 
-class ParcelStore:
+class Uploads:
     """The parcels of one worker. Any thread may hand rows in; one thread takes them for epochs."""
 
     def __init__(

@@ -69,22 +69,23 @@ from riverrun.engine.reading import Portion
 from riverrun.engine.worker import Worker
 from riverrun.errors import BadMessage, CheckpointError, RiverrunError, TransportError
 from riverrun.retry import is_outage, pause, persist
-from riverrun.runtime.cluster import execute_and_catch, freeze
+from riverrun.runtime.cluster import execute_and_catch
 from riverrun.runtime.codec.fragments import Decoder, Fragment
 from riverrun.runtime.health.busy import BusyTime
+from riverrun.runtime.machine import freeze
 from riverrun.runtime.network.client import Asker
 from riverrun.runtime.network.connection import Credentials
 from riverrun.runtime.network.endpoint import Endpoint
 from riverrun.runtime.network.link import WINDOW, Link
-from riverrun.runtime.uploads import ParcelStore
-from riverrun.state.buffers import SLABS
+from riverrun.runtime.uploads import Uploads
+from riverrun.state.buffers import BUFFERS
 from riverrun.state.kernels import compiling
 from riverrun.state.preparing import make_ready
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
 from riverrun.storage.scratch import Scratch, sweep
 from riverrun.storage.store import Storage, open_storage
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 BEAT = 1.0  # seconds between signs of life
 LEFT_ALONE = 2 * SILENCE
@@ -173,12 +174,12 @@ class _WorkerHost:
         self._silence = LEFT_ALONE
         self._credentials = rendezvous.credentials
         self._make = make
-        self._parcels: ParcelStore | None = None
+        self._uploads: Uploads | None = None
         self.garbage = 0
         self._worker: Worker | None = None
         self._window = WINDOW
-        self._lane = Lane("riverrun-checkpoint")
-        self._warm = Lane("riverrun-kernels")
+        self._storage_thread = SerialThread("riverrun-checkpoint")
+        self._kernel_thread = SerialThread("riverrun-kernels")
         self._failures = 0  # of the storage, in a row
         self._checkpoints: Checkpoints | None = None
         self._log: Log | None = None
@@ -225,14 +226,14 @@ class _WorkerHost:
                 return
             self._checkpoints = Checkpoints(storage, scratch=scratch)
             self._log = Log(self._checkpoints.storage)
-        self._parcels = ParcelStore(
+        self._uploads = Uploads(
             self._worker.incarnation,
             None if self._checkpoints is None else self._checkpoints.storage,
             storage_timeout=granted.get("storage_timeout"),
             over=self._over,
         )
         Thread(target=self._beat, name="riverrun-heartbeat", daemon=True).start()
-        self._warm.submit(lambda: _warm_up(granted.get("kernels", ())))  # the law warm
+        self._kernel_thread.submit(lambda: _warm_up(granted.get("kernels", ())))  # the law warm
 
     def _link(self, address: str, broken: Callable[[Link], None] | None = None) -> Link:
         assert self._worker is not None
@@ -415,8 +416,8 @@ class _WorkerHost:
 
     def take_upload(self, about: Any, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Any:
         name, incarnation, execution = about
-        worker, parcels = self._worker, self._parcels
-        if worker is None or parcels is None or incarnation != worker.incarnation:
+        worker, uploads = self._worker, self._uploads
+        if worker is None or uploads is None or incarnation != worker.incarnation:
             raise _moved(name)
 
         def watched() -> Iterator[pa.RecordBatch]:
@@ -425,7 +426,7 @@ class _WorkerHost:
                     raise _moved(name)
                 yield batch
 
-        return parcels.take_in(name, watched())
+        return uploads.take_in(name, watched())
 
     # ---- messages, in the thread that works
 
@@ -493,21 +494,21 @@ class _WorkerHost:
             case Release(lease):
                 self._leases.pop(lease, None)
             case Forget(upload, but):
-                assert self._parcels is not None
-                self._parcels.close_upload(upload, but)
+                assert self._uploads is not None
+                self._uploads.close_upload(upload, but)
 
     def _unpacked(self, feed: Feed) -> Feed | None:
         """The feed with the rows of its parcels; None where they cannot be had now. Drops parcels of earlier epochs."""
         assert self._worker is not None
-        assert self._parcels is not None
+        assert self._uploads is not None
         for done in [epoch for epoch in self._named if epoch < feed.epoch]:
-            self._parcels.forget(self._named.pop(done))
+            self._uploads.forget(self._named.pop(done))
         if not feed.parcels:
             return feed
         named = self._named.setdefault(feed.epoch, [])
         named += [parcel.name for parcels in feed.parcels.values() for parcel in parcels]
         try:
-            filled = self._parcels.filled(feed)
+            filled = self._uploads.filled(feed)
         except RiverrunError as error:  # an outage: the feed is taken again later
             self._failures += 1
             self._send(COORDINATOR, [NotReady(feed.execution, error)])
@@ -550,7 +551,7 @@ class _WorkerHost:
                 self._over.wait(pause(self._failures))
             self._inbox.put(lambda: worker.receive(STORAGE, outcome))
 
-        self._lane.submit(execute)
+        self._storage_thread.submit(execute)
 
     # ---- questions
 
@@ -596,7 +597,7 @@ class _WorkerHost:
             "refused": self._endpoint.refused,
             "garbage": self.garbage + self._endpoint.garbage,
             "leases": len(self._leases),
-            "parcels": 0 if self._parcels is None else len(self._parcels),
+            "parcels": 0 if self._uploads is None else len(self._uploads),
             "pid": os.getpid(),
         }
 
@@ -604,10 +605,10 @@ class _WorkerHost:
         self._over.set()
         for link in self._links.values():
             link.close()
-        self._lane.close()
-        self._warm.close()
-        if self._parcels is not None:
-            self._parcels.close()
+        self._storage_thread.close()
+        self._kernel_thread.close()
+        if self._uploads is not None:
+            self._uploads.close()
         if self._scratch is not None:
             self._scratch.close()
         # A peer may hold its stream open for a while longer; it is not waited for.
@@ -623,7 +624,7 @@ class _WorkerHost:
         while not self._inbox.empty():
             self._inbox.get()
         gc.collect()
-        SLABS.release()
+        BUFFERS.release()
         pa.default_memory_pool().release_unused()
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from riverrun.runtime.carried import CarriedRun
 from riverrun.runtime.carriers import ClusterRequest, FrameCarrier
-from riverrun.runtime.cluster import Cluster
 from riverrun.spark.cluster import SparkCluster, free_slots
 
 
@@ -20,7 +20,7 @@ class SparkCarrier(FrameCarrier):
     place = "on Spark"
     takes = frozenset({"tls", "balance"})
 
-    def start(self, request: ClusterRequest) -> Cluster:
+    def start(self, request: ClusterRequest) -> CarriedRun:
         return SparkCluster(
             request.plan,
             request.on,

@@ -9,10 +9,9 @@
     spark.read.format("riverrun").option("checkpoint", "/path").load("counts")
 
 The data source "riverrun" (`source`) calls this module when it is given a path: a text with a "/" in it, which names of
-outputs have not. Options: `name`, that of an output or shared state, needed where there are several outputs;
-`epoch`, which a checkpoint at the path must hold, by default the last one; `number`, the number of a checkpoint;
-`state`, the name of what a step of the program keeps, read in place of an output, with a last column for how often each
-row is there; `columns`. Laws:
+outputs have not. Options: `name`, that of an output or shared state, needed where there are several outputs, or of what
+a step of the program keeps, read with a last column for how often each row is there; `epoch`, which a checkpoint at the
+path must hold, by default the last one; `number`, the number of a checkpoint; `columns`. Laws:
 
 - **One checkpoint.** A query reads one checkpoint, chosen when the query is planned.
 - **Read where tasks run.** Each task opens the storage itself, on its executor, and reads a range of hashes; with
@@ -41,9 +40,8 @@ OPTIONS = (
     "pushFilters",
     "checkpoint",
     "number",
-    "state",
 )
-_RENAMED = {"asof": "epoch", "as_of": "epoch", "output": "name"}
+_RENAMED = {"asof": "epoch", "as_of": "epoch", "output": "name", "state": "name"}
 """What options were called before."""
 _UNSAID = ("path", "lent")
 """Options that nobody writes: `path` is the argument of load(), `lent` is set for the frame of a result."""
@@ -117,8 +115,8 @@ def schema(place: str, options: Options) -> pa.Schema:
 def plan(place: str, options: Options) -> list[Any]:
     """The partitions: plain values that say which checkpoint is read, which output or state, and which hashes."""
     _, stored = _chosen(place, options)
-    choice = {"number": stored.number, "epoch": stored.epoch}
-    choice |= {"state": stored.state} if stored.output is None else {"output": stored.output}
+    shown = stored.state if stored.output is None else stored.output
+    choice = {"name": shown, "number": stored.number, "epoch": stored.epoch}
     return [(None, place, choice, cut) for cut in stored.cuts()]
 
 
@@ -149,8 +147,7 @@ def _chosen(place: str, options: Options) -> tuple[Any, Any]:
         name = name or option(options, "path")
     chosen = choose(
         checkpoints,
-        output=name,
-        state=option(options, "state"),
+        name,
         epoch=number_of(options, "epoch", "an epoch"),
         number=number_of(options, "number", "a checkpoint"),
     )

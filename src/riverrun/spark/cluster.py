@@ -18,7 +18,7 @@ from riverrun.engine.messages import Parcel
 from riverrun.errors import PlanError
 from riverrun.plan.kernels_needed import kernels_of
 from riverrun.plan.plan import Plan
-from riverrun.runtime.cluster import ResultServer
+from riverrun.runtime.carried import ResultServer
 from riverrun.runtime.frames import StreamRequest, Target
 from riverrun.runtime.machine import available_cores
 from riverrun.runtime.remote import RemoteCluster

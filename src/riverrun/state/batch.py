@@ -50,7 +50,7 @@ from riverrun.state.columns import Ints, column_table, node_table
 from riverrun.state.counted import counted
 from riverrun.state.kernels import layout, sorting, values
 from riverrun.state.schema import FULL_MASK, Rows, Schema
-from riverrun.state.times import codes_in, reaches, top
+from riverrun.state.times import codes_in, frontier_at_depth, reaches, top
 
 if TYPE_CHECKING:
     from riverrun.state.keys import Keys
@@ -118,6 +118,16 @@ class Batch:
         batch.__dict__.update(self.__dict__)  # cached properties depend on the blocks alone
         batch.__dict__.update(lower=lower, upper=upper)
         return batch
+
+    def at_depth(self, depth: int) -> Batch:
+        """The same changes at times of `depth` coordinates (`View.at_depth`)."""
+        return Batch(
+            self.schema,
+            tuple([block.at_depth(depth) for block in self.blocks]),
+            frontier_at_depth(self.lower, depth),
+            frontier_at_depth(self.upper, depth),
+            frontier_at_depth(self.since, depth),
+        )
 
     def slice(self, low: int, high: int) -> Batch:
         """The changes whose key hash is in [low, high); either end may lie outside of [0, 2**64)."""

@@ -44,7 +44,14 @@ from riverrun.state.columns import (
 from riverrun.state.counted import counted
 from riverrun.state.kernels import differing, gathering, layout, packing, searching
 from riverrun.state.schema import FULL_MASK, Schema
-from riverrun.state.times import Codes, Times, addressed_table, codes_in, time_table
+from riverrun.state.times import (
+    Codes,
+    Times,
+    addressed_table,
+    codes_in,
+    time_at_depth,
+    time_table,
+)
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -183,6 +190,19 @@ class Block:
             nodes=self.nodes, words=self.words, directory=self.directory, time_table=self.time_table
         )
         return part
+
+    def at_depth(self, depth: int) -> Block:
+        """The same rows at times of `depth` coordinates (`View.at_depth`): another block over the same buffers."""
+        if any(any(time[depth:]) for time in self.times):
+            raise ValueError(f"{self!r} has changes in rounds after the first")
+        times = tuple([time_at_depth(time, depth) for time in self.times])
+        table, address = addressed_table(times)
+        descriptor = self.descriptor.copy()
+        descriptor[layout.TIMES] = address
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.__dict__.update(times=times, time_table=table, descriptor=descriptor, uid=uuid4().hex)
+        return other
 
 
 _SIGNED_ARROW = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.state.buffers import LEAST, SLABS, Bytes, empty
+from riverrun.state.buffers import BUFFERS, LEAST, Bytes, empty
 from riverrun.state.kernels import gathering, layout, packing
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -335,7 +335,7 @@ class Cells:
         old, used = self.memory, self.capacity
         size = max(size, 2 * self.capacity)
         if size >= LEAST:
-            slab = SLABS.take(size)
+            slab = BUFFERS.take(size)
             self.memory, self.capacity, self.address = slab, len(slab), slab.ctypes.data
         else:
             buffer = pa.allocate_buffer(size)

@@ -6,12 +6,12 @@ needs. The tests fail on a call with types that are not listed, and print the li
 of the tests a kernel that is not listed is compiled at its first call: nothing but time depends on this list.
 
 Types are spelled as in NumPy: `i8` is a 64-bit integer, `u8` an unsigned one, `b` a truth value; `i8[2]` is an array
-with two dimensions, and `i8[1]!` a read-only array.
+with two dimensions, and `i8[1]!` a read-only array; types in parentheses are a tuple.
 
 >>> len(labels("values.mix")) < len(labels(*ROWS)) < len(labels())
 True
->>> spelled(signature_of("i8[2] u8[1]! b"))
-'i8[2] u8[1]! b'
+>>> spelled(signature_of("i8[2] u8[1]! (i8 b)"))
+'i8[2] u8[1]! (i8 b)'
 
 Cost: some milliseconds at import, to read and hash a hundred types.
 """
@@ -104,7 +104,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "iterations.spreading.resolve_doubts": ("i8[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i8[1]",),
     "iterations.spreading.roll_back": ("i8[2] i4[2] i1[2] i4[1] i4[2] i8",),
     "iterations.spreading.settle": (
-        "i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[1] i8[2] i4[1] i4[2] i4[2] i8[1] i8[1]",
+        "i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[1] i8[2] i4[1] i4[2] i4[2] i8[1] i8[1] i8[2]",
     ),
     "iterations.starts.change_starts": (
         "i4[1] i8[1] i1[1] i8[1] i8 i8 i4[1] i4[2] i8[2] i8[1] i8[2] i4[2] i1[2] i4[1] i8 i8[1] b",
@@ -115,7 +115,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "matching.list_matches": ("i8[1] i8 i8[1] i8[3] i8[2] i8[1] i8 i8[1] i8",),
     "matching.mark_codes": ("i8[1] i8",),
     "merging.merge_step": (
-        "i8[1] i8 b i4[1] i8[1] i8 b i4[1] i8 i8 i8 i8[2] i8[1] u8[1] i4[1] i8[1]",
+        "(i8[1] i8 b i4[1]) (i8[1] i8 b i4[1]) i8 i8 i8 i8[2] (i8[1] u8[1] i4[1] i8[1])",
     ),
     "merging.merge_words": ("i8[1] i8 i8[1] i8 i8 i8 i8 i8 i8 i8[1]",),
     "next_times.find_later": ("i8[2] i8[1] i8[2] i8 u8 b i8[1]",),

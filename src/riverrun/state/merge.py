@@ -101,10 +101,10 @@ class Merger:
         left, right = self._left, self._right
         with counted:
             return merging.merge_step(
-                left.descriptor, left.row, left.is_last, self._map(left.block),
-                right.descriptor, right.row, right.is_last, self._map(right.block),
+                (left.descriptor, left.row, left.is_last, self._map(left.block)),
+                (right.descriptor, right.row, right.is_last, self._map(right.block)),
                 self._first, self._nodes, fuel, self._group,
-                self._rows, self._hashes, self._codes, self._diffs,
+                (self._rows, self._hashes, self._codes, self._diffs),
             )  # fmt: skip
 
     def _merge_words(self, fuel: int) -> tuple[int, int, int]:

@@ -71,7 +71,7 @@ from riverrun.progress.timestamp import as_timestamp, check_depth
 from riverrun.state.batch import Batch
 from riverrun.state.block import BLOCK_ROWS, Block, resident_bytes
 from riverrun.state.block_files import spill_block
-from riverrun.state.buffers import SLABS
+from riverrun.state.buffers import BUFFERS
 from riverrun.state.columns import Ints
 from riverrun.state.merge import Merger, fold
 from riverrun.state.schema import Rows, Schema
@@ -348,7 +348,7 @@ class Spine:
                     at = len(self._chain)
             at -= 1
         self._spill()
-        SLABS.trim()
+        BUFFERS.trim()
         return fuel
 
     def compact(self) -> None:
@@ -366,7 +366,7 @@ class Spine:
             nothing = Batch(self.schema, (), batch.upper, batch.upper, self._since)
             self._chain[0] = Merger(batch, nothing, self._since)
             self._finish()
-        SLABS.release()
+        BUFFERS.release()
 
     def _finish(self) -> None:
         """Work until no merge is under way, in steps, so that memory stays within the budget."""

@@ -34,6 +34,16 @@ def advance(times: Times, since: Antichain) -> Times:
     return tuple(since.advance(time) for time in times) if len(since) else times
 
 
+def time_at_depth(time: Timestamp, depth: int) -> Timestamp:
+    """A time as it is seen at another depth: with rounds 0 added, or without its rounds."""
+    return (*time, *(0,) * (depth - len(time)))[:depth]
+
+
+def frontier_at_depth(frontier: Antichain, depth: int) -> Antichain:
+    """A frontier as it is seen at another depth."""
+    return Antichain([time_at_depth(time, depth) for time in frontier])
+
+
 def union(*tables: Times) -> Times:
     """One table with the times of all."""
     return tuple(sorted(set().union(*tables)))

@@ -51,11 +51,11 @@ from threading import Event, Lock
 from riverrun.errors import CheckpointError, RiverrunError
 from riverrun.storage.scratch import boot_id
 from riverrun.storage.store import Storage, checksum
-from riverrun.storage.threads import Lane
+from riverrun.storage.threads import SerialThread
 
 FOLDER = "acknowledged"
 PAUSE = 0.5  # seconds between two notes in an object store
-CLOSING = 2.0  # seconds that the last one has
+LAST_NOTE = 2.0  # seconds that the last one has
 
 _NAME = re.compile(rf"{FOLDER}/(\d{{16}})\.json")
 _UNFINISHED = re.compile(rf"{FOLDER}/(\d{{16}})\.json#\d+")
@@ -148,7 +148,7 @@ class Acknowledger:
         self._epoch, self._doubtful, self._noted = epoch, doubtful, 0
         self._logged = logged
         self._boot, self._name = boot_id(), note_name(owner)
-        self._lane = Lane("riverrun-acknowledge")
+        self._thread = SerialThread("riverrun-acknowledge")
         self._closing, self._lock, self._waiting = Event(), Lock(), False
         self._is_local, self._writing = storage.root is not None, Lock()
         if self._write():
@@ -167,7 +167,7 @@ class Acknowledger:
             if self._waiting or self._closing.is_set():
                 return
             self._waiting = True
-        self._lane.submit(self._put_soon)
+        self._thread.submit(self._put_soon)
 
     def close(self) -> None:
         """Note what is not noted yet. May be called again."""
@@ -175,8 +175,8 @@ class Acknowledger:
         with self._lock:
             last = not self._waiting and self._noted < self._epoch
         if last:
-            self._lane.submit(self._put)
-        self._lane.close(wait=CLOSING, drop=False)
+            self._thread.submit(self._put)
+        self._thread.close(wait=LAST_NOTE, drop=False)
 
     def _write(self) -> bool:
         """Write in place; False where that fails, or where the storage is no local disk."""

@@ -56,8 +56,8 @@ from riverrun.storage.store import PASSING, Storage
 OWNER = "owner.json"
 PASSING.add(OWNER)  # a sign of life need not outlive a power cut
 VERSION = 1
-BEAT = 2.0  # seconds between signs of life
-WATCH = 3 * BEAT  # seconds without one, after which an owner elsewhere is thought dead
+RENEWAL = 2.0  # seconds between signs of life
+WATCH = 3 * RENEWAL  # seconds without one, after which an owner elsewhere is thought dead
 RELEASE = 2.0  # seconds that a clean end may take here
 TRIES = 100  # times to read a file that cannot be created since it is there
 
@@ -220,7 +220,7 @@ def _keep(storage: Storage, owner: Owner, stop: Event, tried: Event, gone: Event
 
 def _beat(storage: Storage, owner: Owner, stop: Event) -> bool:
     """Renew the file until the lease is stopped; return whether the file may still be the owner's."""
-    while not stop.wait(BEAT):
+    while not stop.wait(RENEWAL):
         owner = replace(owner, beat=owner.beat + 1)
         with suppress(RiverrunError):  # a lease that is not renewed does no harm
             holder = read_owner(storage)
@@ -290,7 +290,7 @@ def _await_death(storage: Storage, owner: Owner) -> Owner | None:
         return owner
     deadline = time.monotonic() + WATCH
     while time.monotonic() < deadline:
-        interrupts.sleep(BEAT / 4)
+        interrupts.sleep(RENEWAL / 4)
         now = read_owner(storage)
         if now is None:
             return None

@@ -19,7 +19,7 @@ itself uses. Laws:
 >>> stock.insert(pa.table({"item": ["mast"], "left": [1]}), time=(1,))
 >>> checkpoints = Checkpoints("memory:///")
 >>> _ = checkpoints.save({"stock": stock.view()})
->>> stored = choose(checkpoints, state="stock", epoch=0)
+>>> stored = choose(checkpoints, "stock", epoch=0)
 >>> stored.number, stored.epoch, stored.cuts()
 (1, 0, [(0, 18446744073709551616)])
 >>> view, time = stored.open(checkpoints)
@@ -124,41 +124,33 @@ def _listed(manifest: Manifest, what: str) -> Mapping[str, Mapping[str, Any]]:
 
 def choose(
     checkpoints: Checkpoints,
+    name: str | None = None,
     *,
-    output: str | None = None,
-    state: str | None = None,
     epoch: int | None = None,
     number: int | None = None,
 ) -> StoredState:
     """The state to read: by default the only output, as of the newest epoch that the newest checkpoint holds.
 
-    `output` is the name of an output or of a shared state; `state` that of any other state in the checkpoint.
+    `name` is that of an output, of a shared state, or else of any other state in the checkpoint.
     """
-    if output is not None and state is not None:
-        raise CheckpointError(
-            "checkpoint.output",
-            f"cannot read {output!r} and state {state!r} at once",
-            hint="name the output or shared state alone; state= is for states inside a program, which have no other "
-            "name",
-        )
     ranges: list[tuple[int, range]] = []
     for manifest in _candidates(checkpoints, number):
         try:
-            name, columns, shown = _meant(manifest, output, state)
+            state, columns, shown = _meant(manifest, name)
         except CheckpointError:
             if ranges:  # a newer checkpoint has it: this one is of another program
                 continue
             raise
-        shares = manifest.states[name]
+        shares = manifest.states[state]
         epochs = held(shares)
         ranges.append((manifest.number, epochs))
         if epochs and (epoch is None or epoch in epochs):
             say_version(manifest)
             read_epoch = epochs[-1] if epoch is None else epoch
-            return StoredState(manifest.number, name, read_epoch, shown, columns, shares)
+            return StoredState(manifest.number, state, read_epoch, shown, columns, shares)
         if epoch is None:
             break
-    raise _not_held(epoch, ranges, output or state)
+    raise _not_held(epoch, ranges, name)
 
 
 def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manifest]:
@@ -178,45 +170,32 @@ def _candidates(checkpoints: Checkpoints, number: int | None) -> Iterator[Manife
                 raise
 
 
-def _meant(
-    manifest: Manifest, output: str | None, state: str | None
-) -> tuple[str, pa.Schema, str | None]:
+def _meant(manifest: Manifest, name: str | None) -> tuple[str, pa.Schema, str | None]:
     """The name of the state to read, its columns, and the output or shared state that it is, if any."""
     known, states = outputs(manifest), shared(manifest)
-    if state is not None:
-        if state in states:
-            raise CheckpointError(
-                "checkpoint.state",
-                f"cannot read {state!r} by state=: it is a shared state, and is read by its name, as an output is",
-                hint=f"rr.read_checkpoint(path, {state!r}); in the shell --output {state}; in Spark "
-                f'.option("name", "{state}")',
-                state=state,
-            )
-        if state not in manifest.states:
-            raise _unknown("state", state, manifest, manifest.states)
-        schema = manifest.states[state][0].schema
-        return state, with_count(schema), None
-    if output is None:
+    if name is None:
         alone = known or states
         if len(alone) != 1:
             raise CheckpointError(
                 "checkpoint.output",
                 f"cannot tell which output of checkpoint {manifest.number} to read: it has: "
                 f"{', '.join(alone) or 'none that it tells of'}",
-                hint="say which output"
+                hint="say which one: name="
                 if alone
-                else "say which state: riverrun checkpoints lists them",
+                else "say which state: name=; riverrun checkpoints lists them",
                 outputs=list(alone),
             )
-        (output,) = alone
+        (name,) = alone
     known = {**states, **known}
-    if output not in known:
-        raise _unknown("output", output, manifest, known)
-    about = known[output]
+    if name not in known:
+        if name not in manifest.states:
+            raise _unknown("output", name, manifest, known or manifest.states)
+        return name, with_count(manifest.states[name][0].schema), None
+    about = known[name]
     if about["state"] not in manifest.states:
         raise _unknown("state", about["state"], manifest, manifest.states)
     columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(about["schema"])))
-    return about["state"], columns, output
+    return about["state"], columns, name
 
 
 def with_count(schema: Schema) -> pa.Schema:

@@ -9,8 +9,8 @@ epochs to do again. Laws:
   out, also where that owner appends faster than its successor reads. Then it goes on from the checkpoint that is the
   newest by then. An owner that was put out may still publish a checkpoint of a prefix of the log, but collects nothing:
   whoever collects looks for a successor before it looks at what is retained (`runtime.storage_calls`).
-- **Deterministic replay.** The epochs from a checkpoint on are returned in order, each with the number that it had. A
-  refused epoch is left out if the next epoch has its number; otherwise it stays, without rows.
+- **Deterministic replay.** The epochs from a checkpoint on are returned in order, each with the number that it had
+  (`replay`).
 - **Rows, not programs.** A record holds rows of inputs, whatever the program made of them; whether this program can go
   on from a checkpoint is for `decide` to say. But an input for which an epoch still to be done has rows must be what it
   was when the rows were logged. The ``opened`` record before that epoch says what the input was, or else the checkpoint
@@ -47,41 +47,22 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, TypeAlias, TypeVar
 
-import pyarrow as pa
-
 from riverrun.errors import CheckpointError
 from riverrun.retry import SOON, persist
 from riverrun.storage.acknowledged import read_notes
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
 from riverrun.storage.manifest import Manifest, manifest_name, say_version
-from riverrun.storage.records import (
-    Record,
-    encode_record,
-)
+from riverrun.storage.records import Record, encode_record
+from riverrun.storage.replay import KEEP, PendingEpoch, Replay, check_fingerprint, log_gap
 
 TRIES = 20
 LOOKS = 5  # tries that look before they own the path; later ones own it first
 CHASES = 8  # tries to append where the log ends, while the owner before appends faster
-KEEP = 256 << 20  # bytes of rows that are brought along
 
 _LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class PendingEpoch:
-    """An epoch to be done again; a refused one has no rows."""
-
-    position: int
-    inputs: Mapping[str, pa.RecordBatch]
-    refused: bool = False
-    header: Mapping[str, Any] = field(default_factory=dict)
-    dropped: bool = False
-    """Whether the rows are in the log only (the law bounded)."""
-    names: tuple[str, ...] = ()
-    """The inputs that a dropped epoch has rows of."""
 
 
 class Continuation(Enum):
@@ -161,12 +142,13 @@ def take_over(
     along (the law bounded).
     """
     keep = KEEP if keep is None else keep
-    taking = _TakingOver(checkpoints, log, identity, dict(fingerprint or {}), decide, keep_inputs)
+    claim = _Claim(identity, dict(fingerprint or {}), decide, keep_inputs, keep)
+    taking = _TakingOver(checkpoints, log, claim)
     if number is not None:
-        return taking.go_back(number, keep)
+        return taking.go_back(number)
     for tries in range(TRIES):
         try:
-            return taking.newest(keep, blind=tries >= LOOKS)
+            return taking.newest(blind=tries >= LOOKS)
         except CheckpointError as error:
             # The owner before may have published and collected during the reading.
             if error.code not in ("log.gap", "checkpoint.missing") or tries + 1 == TRIES:
@@ -176,24 +158,30 @@ def take_over(
     raise AssertionError("not reached")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a run brings along that wants to own a path."""
+
+    identity: str
+    fingerprint: dict[str, Any]
+    decide: Decide | None
+    keep_inputs: bool | None
+    keep: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Resumption:
     """Where the run goes on from: a checkpoint or the beginning, and the epochs of the log from there on, as far as
     they were read."""
 
     manifest: Manifest | None
-    way: Continuation
-    number: int
-    epoch: int
-    start: int
-    replay: _Replay
-    offsets: Mapping[str, Any]
-    position: int
-    """The first record that was not read."""
+    replay: Replay
+    way: Continuation = Continuation.STRAIGHT
+    number: int = 0
+    """The checkpoint whose states are of use; 0 for none."""
+    offsets: Mapping[str, Any] = field(default_factory=dict)
     resume: Any = None
     """What `decide` said besides the way."""
-    void: list[int] = field(default_factory=list)
-    """Torn records before `position`, which the next owner declares void."""
 
     @property
     def about(self) -> Mapping[str, Any]:
@@ -204,53 +192,56 @@ class _Resumption:
         """Epochs below this one are in the newest checkpoint."""
         return int(self.about.get("epoch", 0))
 
+    def whole_from(self, keep_inputs: bool | None) -> int | None:
+        """From which epoch on the log is kept whole: as the user says now, or else as was promised before (the
+        *promised at the start* law of `log`)."""
+        promised = self.replay.whole_from
+        if keep_inputs is None:
+            return promised
+        if not keep_inputs:
+            return None
+        return self.done if promised is None else promised
+
 
 class _TakingOver:
-    """The steps of `take_over`, in the order that the law someone runs asks for."""
+    """The steps of `take_over`, in the order that the law someone runs asks for: `_StartChoice` says where to begin,
+    `_PathOwner` owns the path, and `_opening` tells what was found."""
 
-    def __init__(
-        self,
-        checkpoints: Checkpoints,
-        log: Log,
-        identity: str,
-        fingerprint: dict[str, Any],
-        decide: Decide | None,
-        keep_inputs: bool | None,
-    ) -> None:
+    def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
         self._checkpoints = checkpoints
         self._log = log
-        self._identity = identity
-        self._fingerprint = fingerprint
-        self._decide = decide
-        self._keep_inputs = keep_inputs
-        self._manifest: Manifest | None = None
-        self._warned: set[str] = set()
+        self._claim = claim
+        self._choice = _StartChoice(checkpoints, log, claim)
+        self._owner = _PathOwner(checkpoints, log, claim)
+        self._looked_at = 0
+        """The newest checkpoint when the path began to be taken over, for the last time; 0 where there was none."""
 
     # ---- the two ways in
 
-    def newest(self, keep: int, *, blind: bool) -> Opening:
+    def newest(self, *, blind: bool) -> Opening:
         """Go on from the newest checkpoint. With `blind`, own the path before the log is read: reading first has
         failed, since the owner before collected what was about to be read."""
-        manifest = self._manifest = self._latest()
-        resumption = self._open(manifest, keep)
+        manifest = self._choice.newest()
+        self._looked_at = _number(manifest)
+        resumption = self._choice.go_on_from(manifest)
         if blind:
-            positions = self._log.positions()
-            resumption.position = max(resumption.position, positions[-1] + 1 if positions else 0)
+            replay, positions = resumption.replay, self._log.positions()
+            replay.position = max(replay.position, positions[-1] + 1 if positions else 0)
         else:
-            self._read_on(resumption)
-        owner = self._own(resumption, blind=blind)
+            self._choice.read_on(resumption)
+        owner = self._owner.own(resumption, None if blind else self._choice)
 
         def owned() -> Opening:
-            self._check_end(owner)
-            newest, now = self._latest(), resumption
+            self._owner.check_end(owner)
+            newest, now = self._choice.newest(), resumption
             if blind or _number(newest) != _number(manifest):
-                now = self._open(newest, keep)
-            self._read_on(now, owner - 1)
+                now = self._choice.go_on_from(newest)
+            self._choice.read_on(now, owner - 1)
             return self._opening(now, owner)
 
         return _insist(owned)
 
-    def go_back(self, number: int, keep: int) -> Opening:
+    def go_back(self, number: int) -> Opening:
         """Go on from an older checkpoint, which becomes the newest one (the *going back* law of `log`)."""
         checkpoints = self._checkpoints
         there = checkpoints.numbers()
@@ -262,13 +253,13 @@ class _TakingOver:
                 hint="`riverrun checkpoints PATH` lists them; flow.run(retain=N) keeps more of them",
                 number=number,
             )
-        resumption = self._open(checkpoints.load(number), keep)
-        self._read_on(resumption)
-        owner = self._own(resumption)
+        resumption = self._choice.go_on_from(checkpoints.load(number))
+        self._choice.read_on(resumption)
+        owner = self._owner.own(resumption, self._choice)
 
         def owned() -> Opening:
-            self._check_end(owner)
-            self._read_on(resumption, owner - 1)
+            self._owner.check_end(owner)
+            self._choice.read_on(resumption, owner - 1)
             return self._opening(resumption, owner)
 
         opening = _insist(owned)
@@ -282,9 +273,73 @@ class _TakingOver:
         number = newest.number if opening.number else 0  # 0: all is done again from the start
         return replace(opening, number=number, base=newest.number, top=newest.number)
 
-    # ---- one step after the other
+    # ---- what was found
 
-    def _latest(self) -> Manifest | None:
+    def _opening(self, resumption: _Resumption, owner: int) -> Opening:
+        replay, about = resumption.replay, resumption.about
+        acknowledged, is_exact = self._acknowledged(replay)
+        top = max(self._checkpoints.numbers(), default=0)
+        replay.close()  # only now that all records are read; a repeated try comes here again
+        pending, epoch = replay.pending, replay.epoch
+        if resumption.way is Continuation.BACKFILL:
+            epoch -= 1
+            pending = [PendingEpoch(replay.start - 1, {}), *pending]
+        return Opening(
+            owner=owner,
+            number=resumption.number,
+            epoch=epoch,
+            start=replay.start,
+            top=top,
+            next=owner + 1,
+            pending=tuple(pending),
+            reported=max(acknowledged, resumption.done),
+            doubtful=0 if is_exact else epoch + len(pending),
+            application=about.get("application", {}),
+            offsets=resumption.offsets,
+            done=resumption.done,
+            base=_number(resumption.manifest),
+            covered=int(about.get("position", 0)),
+            whole_from=resumption.whole_from(self._claim.keep_inputs),
+            about=about if resumption.number else {},
+            resume=resumption.resume,
+        )
+
+    def _acknowledged(self, replay: Replay) -> tuple[int, bool]:
+        """How many epochs may have been acknowledged (the law acknowledged or not), and whether that is exact."""
+        notes = read_notes(self._log.storage)
+        reported = max([replay.reported, *(note.epoch for note in notes)])
+        if any(note.is_exact and note.owner == replay.owner for note in notes):
+            return reported, True
+        ours = json.loads(json.dumps(self._claim.fingerprint))
+        for at, pending in enumerate(replay.pending):
+            if not pending.refused and replay.program_of(pending) != ours:
+                reported = max(reported, replay.epoch + at + 1)
+        return reported, False
+
+    # ---- when something is gone
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether there is a newer checkpoint by now than the one that was looked at."""
+        return _number(self._checkpoints.latest()) not in (0, self._looked_at)
+
+    def explain_missing(self, error: CheckpointError) -> CheckpointError:
+        """The error to raise where a record or a checkpoint is gone, and no newer checkpoint makes up for it."""
+        if self._checkpoints.latest() is None and self._checkpoints.numbers():
+            return _nothing_whole(self._checkpoints, error)
+        return error
+
+
+class _StartChoice:
+    """Says where a run goes on from, and refuses what it cannot go on from."""
+
+    def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
+        self._checkpoints = checkpoints
+        self._log = log
+        self._claim = claim
+        self._warned: set[str] = set()
+
+    def newest(self) -> Manifest | None:
         """The newest checkpoint that is whole. Damaged newer ones are logged, once each."""
         manifest = self._checkpoints.latest()
         for skipped in manifest.skipped if manifest is not None else ():
@@ -297,12 +352,11 @@ class _TakingOver:
                 )  # fmt: skip
         return manifest
 
-    def _open(self, manifest: Manifest | None, keep: int) -> _Resumption:
+    def go_on_from(self, manifest: Manifest | None) -> _Resumption:
         """Decide how to go on from a checkpoint; nothing of the log is read yet."""
         if manifest is None:
-            return _Resumption(None, Continuation.STRAIGHT, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0)
+            return _Resumption(None, self._replay())
         about, number = manifest.about, manifest.number
-        way, resume = Continuation.STRAIGHT, None
         for missing in ("epoch", "position", "owner"):
             if missing not in about:
                 raise CheckpointError(
@@ -311,52 +365,77 @@ class _TakingOver:
                     hint="check the path: this one holds states that were saved by hand",
                 )
         say_version(manifest)
-        epoch, start = int(about["epoch"]), int(about["position"])
-        program = about.get("fingerprint", {})
-        if self._decide is None:
-            _check_fingerprint(program, self._fingerprint, f"checkpoint {number}")
-        else:
-            way, resume = self._decide(
-                manifest, self._log.positions()[:start] == list(range(start))
-            )
+        way, resume = self._decided(manifest)
         if way is Continuation.REPLAY:
-            return _Resumption(manifest, way, 0, 0, 0, _Replay(0, 0, {}, keep), {}, 0, resume)
-        replay = _Replay(epoch, start, program, keep)
+            return _Resumption(manifest, self._replay(), way, resume=resume)
+        replay = self._replay(manifest)
+        return _Resumption(manifest, replay, way, number, about.get("offsets", {}), resume)
+
+    def _decided(self, manifest: Manifest) -> tuple[Continuation, Any]:
+        program, start = manifest.about.get("fingerprint", {}), int(manifest.about["position"])
+        if self._claim.decide is None:
+            check_fingerprint(program, self._claim.fingerprint, f"checkpoint {manifest.number}")
+            return Continuation.STRAIGHT, None
+        has_all_epochs = self._log.positions()[:start] == list(range(start))
+        return self._claim.decide(manifest, has_all_epochs)
+
+    def _replay(self, manifest: Manifest | None = None) -> Replay:
+        """The epochs from a checkpoint on, or all; none is read yet."""
+        compared = self._claim.fingerprint if self._claim.decide is None else None
+        if manifest is None:
+            return Replay(keep=self._claim.keep, compared=compared)
+        about = manifest.about
+        replay = Replay(
+            int(about["epoch"]),
+            int(about["position"]),
+            about.get("fingerprint", {}),
+            keep=self._claim.keep,
+            compared=compared,
+        )
         replay.whole_from = about.get("kept")
         replay.owner = int(about["owner"])
-        return _Resumption(
-            manifest, way, number, epoch, start, replay, about.get("offsets", {}), start, resume
-        )
+        return replay
 
-    def _read_on(self, resumption: _Resumption, last: int | None = None) -> None:
+    def read_on(self, resumption: _Resumption, last: int | None = None) -> None:
         """Read the records up to position `last`, by default all, and refuse epochs that this program cannot do."""
         if last is None:
             positions = self._log.positions()
             last = positions[-1] if positions else -1
-        compared = self._fingerprint if self._decide is None else None
-        while resumption.position <= last:
-            resumption.void = _read(
-                self._log, resumption.position, last, resumption.replay, compared, resumption.void
-            )
-            resumption.position += 1
-        if self._decide is not None:
-            resumption.replay.check_inputs(self._fingerprint, resumption.done)
+        resumption.replay.read_on(self._log, last)
+        if self._claim.decide is not None:
+            resumption.replay.check_inputs(self._claim.fingerprint, resumption.done)
 
-    def _own(self, resumption: _Resumption, *, blind: bool = False) -> int:
-        """Own the path; return the position of the ``opened`` record. With `blind`, records that the owner before has
-        appended meanwhile are not read first."""
-        for _ in range(0 if blind else CHASES):
-            if _create(self._log, resumption.position, self._opened(resumption)):
-                self._log.own(resumption.position)
-                return resumption.position
+
+class _PathOwner:
+    """Owns the path, by a record in the log."""
+
+    def __init__(self, checkpoints: Checkpoints, log: Log, claim: _Claim) -> None:
+        self._checkpoints = checkpoints
+        self._log = log
+        self._claim = claim
+
+    def own(self, resumption: _Resumption, reader: _StartChoice | None) -> int:
+        """Own the path; return the position of the ``opened`` record. Without a reader, records that the owner before
+        has appended meanwhile are not read first."""
+        replay = resumption.replay
+        for _ in range(0 if reader is None else CHASES):
+            if self._create(replay.position, self._opened(resumption)):
+                return replay.position
             # The owner before was faster, and its record counts.
-            self._read_on(resumption, resumption.position)
+            assert reader is not None
+            reader.read_on(resumption, replay.position)
         # The owner before appends faster than this run reads: own the path first, and read its records then.
-        record, position = self._opened(resumption, blind=True), resumption.position
-        while not _create(self._log, position, record):
+        record, position = self._opened(resumption, blind=True), replay.position
+        while not self._create(position, record):
             position += 1
-        self._log.own(position)
         return position
+
+    def _create(self, position: int, record: bytes) -> bool:
+        """Put the ``opened`` record at a position, if nothing is there; whether that made this run the owner."""
+        owns = persist(lambda: self._log.create(position, record), "own the log", deadline=SOON)
+        if owns:
+            self._log.own(position)
+        return owns
 
     def _opened(self, resumption: _Resumption, *, blind: bool = False) -> bytes:
         """The bytes of this run's ``opened`` record.
@@ -364,84 +443,21 @@ class _TakingOver:
         With `blind`, not all records before this one were read. It then says nothing about keeping the log whole unless
         the user has: the promise of the record before goes on to count (the *promised at the start* law of `log`).
         """
+        claim = self._claim
         header: dict[str, Any] = {
-            "kind": "opened", "identity": self._identity, "fingerprint": self._fingerprint,
-            "void": resumption.void,
+            "kind": "opened", "identity": claim.identity, "fingerprint": claim.fingerprint,
+            "void": resumption.replay.void,
         }  # fmt: skip
-        if not blind or self._keep_inputs is not None:
-            header["kept"] = self._whole_from(resumption)
+        if not blind or claim.keep_inputs is not None:
+            header["kept"] = resumption.whole_from(claim.keep_inputs)
         return encode_record(Record(header))
 
-    def _whole_from(self, resumption: _Resumption) -> int | None:
-        """From which epoch on the log is kept whole: as the user says now, or else as was promised before (the
-        *promised at the start* law of `log`)."""
-        promised = resumption.replay.whole_from
-        if self._keep_inputs is None:
-            return promised
-        if not self._keep_inputs:
-            return None
-        return resumption.done if promised is None else promised
-
-    def _check_end(self, owner: int) -> None:
+    def check_end(self, owner: int) -> None:
         """Raise if the log ends elsewhere: this run may have been so slow that its position was used before, covered by
         a checkpoint, and collected (the *one owner* law of `log`)."""
         newest = self._checkpoints.latest()
         if newest is not None and int(newest.about["position"]) > owner:
-            raise _gap(owner, int(newest.about["position"]))
-
-    def _opening(self, resumption: _Resumption, owner: int) -> Opening:
-        replay, about = resumption.replay, resumption.about
-        acknowledged, is_exact = self._acknowledged(replay)
-        top = max(self._checkpoints.numbers(), default=0)
-        replay.close()  # only now that all records are read; a repeated try comes here again
-        pending, epoch = replay.pending, resumption.epoch
-        if resumption.way is Continuation.BACKFILL:
-            epoch -= 1
-            pending = [PendingEpoch(resumption.start - 1, {}), *pending]
-        return Opening(
-            owner=owner,
-            number=resumption.number,
-            epoch=epoch,
-            start=resumption.start,
-            top=top,
-            next=owner + 1,
-            pending=tuple(pending),
-            reported=max(acknowledged, resumption.done),
-            doubtful=0 if is_exact else epoch + len(pending),
-            application=about.get("application", {}),
-            offsets=resumption.offsets,
-            done=resumption.done,
-            base=0 if resumption.manifest is None else resumption.manifest.number,
-            covered=int(about.get("position", 0)),
-            whole_from=self._whole_from(resumption),
-            about=about if resumption.number else {},
-            resume=resumption.resume,
-        )
-
-    def _acknowledged(self, replay: _Replay) -> tuple[int, bool]:
-        """How many epochs may have been acknowledged (the law acknowledged or not), and whether that is exact."""
-        notes = read_notes(self._log.storage)
-        reported = max([replay.reported, *(note.epoch for note in notes)])
-        if any(note.is_exact and note.owner == replay.owner for note in notes):
-            return reported, True
-        ours = json.loads(json.dumps(self._fingerprint))
-        for at, pending in enumerate(replay.pending):
-            if not pending.refused and replay.program_of(pending) != ours:
-                reported = max(reported, replay.epoch + at + 1)
-        return reported, False
-
-    # ---- when something is gone
-
-    @property
-    def is_overtaken(self) -> bool:
-        """Whether there is a newer checkpoint by now than the one that was looked at."""
-        return _number(self._checkpoints.latest()) not in (0, _number(self._manifest))
-
-    def explain_missing(self, error: CheckpointError) -> CheckpointError:
-        """The error to raise where a record or a checkpoint is gone, and no newer checkpoint makes up for it."""
-        if self._checkpoints.latest() is None and self._checkpoints.numbers():
-            return _nothing_whole(self._checkpoints, error)
-        return error
+            raise log_gap(owner, int(newest.about["position"]))
 
 
 def _insist(act: Callable[[], T]) -> T:
@@ -453,184 +469,6 @@ def _number(manifest: Manifest | None) -> int:
     return 0 if manifest is None else manifest.number
 
 
-def _create(log: Log, position: int, data: bytes) -> bool:
-    return persist(lambda: log.create(position, data), "own the log", deadline=SOON)
-
-
-def _read(
-    log: Log,
-    position: int,
-    last: int,
-    replay: _Replay,
-    fingerprint: dict[str, Any] | None,
-    void: list[int],
-) -> list[int]:
-    """Read one record into the replay; return the torn records that the next owner has to declare void."""
-    try:
-        record = log.read(position)
-    except CheckpointError as error:
-        if error.code == "checkpoint.missing":
-            raise _gap(position, last) from error
-        if error.code != "log.corrupt":
-            raise
-        following = _next_whole(log, position, last)
-        if following is None:
-            if not error.fields.get("torn"):
-                if position < last:
-                    raise
-                raise _last_damaged(error) from error
-            _LOG.warning("the log ends with a torn record, which is left out: %s", error.message)
-            return [*void, position]
-        if position not in following.header.get("void", ()):
-            raise
-        return void
-    if record.header["kind"] == "opened":
-        replay.program = record.header.get("fingerprint", {})
-        if fingerprint is not None:
-            _check_fingerprint(replay.program, fingerprint, f"the log from {position} on")
-    replay.take(position, record)
-    return []
-
-
-def _next_whole(log: Log, position: int, last: int) -> Record | None:
-    for later in range(position + 1, last + 1):
-        try:
-            return log.read(later)
-        except CheckpointError as error:
-            if error.code != "log.corrupt":
-                raise
-    return None
-
-
-class _Replay:
-    """The epochs of the log from a checkpoint on (the law deterministic replay), and as many of their rows as fit (the
-    law bounded)."""
-
-    def __init__(self, epoch: int, start: int, program: Mapping[str, Any], keep: int) -> None:
-        self.epoch = epoch
-        self.start = start
-        self.program = program
-        """The fingerprint of the program that logged the records that are read now."""
-        self._programs: dict[int, Mapping[str, Any]] = {}
-        self.pending: list[PendingEpoch] = []
-        self.reported = epoch
-        self.whole_from: int | None = None
-        """The log was promised to be kept whole from this epoch on."""
-        self.owner = -1
-        """The position of the last ``opened`` record."""
-        self._room = keep
-
-    def take(self, position: int, record: Record) -> None:
-        header = record.header
-        if header["kind"] == "epoch":
-            if header["epoch"] == self.epoch + len(self.pending) - 1:
-                self.close()
-            expected = self.epoch + len(self.pending)
-            if header["epoch"] != expected:
-                raise CheckpointError(
-                    "log.order",
-                    f"cannot replay record {position} of the log: it is epoch {header['epoch']}, "
-                    f"and epoch {expected} comes next",
-                    hint="files of another run were put here, or removed; use another path",
-                    position=position,
-                )
-            self.pending.append(
-                self._limit_rows(PendingEpoch(position, record.inputs, header=header))
-            )
-            self._programs[position] = self.program
-            self.reported = max(self.reported, int(header.get("reported", 0)))
-        elif header["kind"] == "opened":
-            self.owner = position
-            self.whole_from = header.get("kept", self.whole_from)
-        elif header["kind"] == "refused" and header["refused"] >= self.start:
-            at = header["epoch"] - self.epoch
-            self._room += _size(self.pending[at].inputs)
-            refused = PendingEpoch(self.pending[at].position, {}, refused=True, header=header)
-            self.pending[at] = refused
-            self.reported = max(self.reported, int(header.get("reported", 0)))
-
-    def program_of(self, pending: PendingEpoch) -> Mapping[str, Any]:
-        """The fingerprint of the program that logged an epoch."""
-        return self._programs[pending.position]
-
-    def _limit_rows(self, pending: PendingEpoch) -> PendingEpoch:
-        """The epoch with its rows where there is room for them, otherwise as a dropped one."""
-        size = _size(pending.inputs)
-        if size <= self._room:
-            self._room -= size
-            return pending
-        return replace(pending, inputs={}, dropped=True, names=tuple(pending.inputs))
-
-    def check_inputs(self, fingerprint: Mapping[str, Any], done: int) -> None:
-        """Refuse a program in which an input with rows is not what it was (the law rows, not programs). Epochs below
-        `done` are in a checkpoint: there, rows of inputs that are gone are left out."""
-        for at, pending in enumerate(self.pending):
-            program, parcels = self._programs[pending.position], pending.header.get("parcels", {})
-            if not program or pending.refused:
-                continue
-            names = {*pending.inputs, *pending.names, *parcels}
-            for name in sorted(names):
-                was, now = program.get(name), fingerprint.get(name)
-                if was != now and (now is not None or self.epoch + at >= done):
-                    raise _other_input(name, was, now)
-            if not names <= fingerprint.keys():
-                header = {**pending.header}
-                header["parcels"] = {n: p for n, p in parcels.items() if n in fingerprint}
-                inputs = {n: rows for n, rows in pending.inputs.items() if n in fingerprint}
-                left = tuple(n for n in pending.names if n in fingerprint)
-                self.pending[at] = replace(pending, inputs=inputs, header=header, names=left)
-
-    def close(self) -> None:
-        """Leave out a refused epoch that is the last one: its number is free. An epoch that was refused while later
-        ones waited behind it keeps its number (`keeps_number`), and stays."""
-        last = self.pending[-1] if self.pending else None
-        if last is not None and last.refused and not last.header.get("keeps_number"):
-            self.pending.pop()
-
-
-def _size(inputs: Mapping[str, pa.RecordBatch]) -> int:
-    return sum(batch.nbytes for batch in inputs.values())
-
-
-def _check_fingerprint(theirs: Mapping[str, Any], ours: dict[str, Any], where: str) -> None:
-    """Refuse a path that another program wrote to. Fingerprints are compared as JSON, the form they are stored in."""
-    ours = json.loads(json.dumps(ours))
-    differ = [key for key in {**theirs, **ours} if theirs.get(key) != ours.get(key)]
-    if not differ:
-        return
-    said = "; ".join(
-        f"{key!r} was {theirs.get(key, 'not there')!r} and is {ours.get(key, 'not there')!r}"
-        for key in differ
-    )
-    raise CheckpointError(
-        "checkpoint.incompatible",
-        f"cannot resume from {where}: it is of another program: {said}",
-        hint="run the program that wrote it, or use another checkpoint path",
-        differ=differ,
-    )
-
-
-def _other_input(name: str, was: str | None, now: str | None) -> CheckpointError:
-    return CheckpointError(
-        "checkpoint.incompatible",
-        f"cannot resume: the log has rows for the input {name!r} that are still to be worked on, and it has changed"
-        f"\n    was: {was or 'not there'}\n    is:  {now or 'not there'}",
-        hint="run the program that wrote them up to its next checkpoint (run.checkpoint()), or use another path",
-        differ=[name],
-    )
-
-
-def _last_damaged(error: CheckpointError) -> CheckpointError:
-    """The error for a last record that is damaged otherwise than by a power cut."""
-    return CheckpointError(
-        "log.corrupt",
-        f"{error.message}; it is the last record, and was written whole: its epoch may have been acknowledged",
-        hint="put a copy of the file there; or delete the file, if its rows may be lost or can be inserted again: the "
-        "log then ends with the record before",
-        **error.fields,
-    )
-
-
 def _nothing_whole(checkpoints: Checkpoints, error: CheckpointError) -> CheckpointError:
     damaged = ", ".join(map(manifest_name, checkpoints.numbers()))
     return CheckpointError(
@@ -638,13 +476,4 @@ def _nothing_whole(checkpoints: Checkpoints, error: CheckpointError) -> Checkpoi
         f"cannot resume: no checkpoint is whole (damaged: {damaged}), and the log does not go back to the beginning: "
         f"{error.message}",
         hint="put a copy of one of these files there, or start anew on another path",
-    )
-
-
-def _gap(position: int, last: int) -> CheckpointError:
-    return CheckpointError(
-        "log.gap",
-        f"cannot replay the log: record {position} is missing, and there are records up to {last}",
-        hint="records were removed by hand, or the checkpoint that covers them was",
-        position=position,
     )

@@ -1,18 +1,18 @@
-"""Lanes: threads that call a storage, so that nobody has to wait for a storage that hangs.
+"""Threads that call a storage, so that nobody has to wait for a storage that hangs.
 
 A store may hang: a network file system that is gone, a disk that does not answer. A call into it cannot be taken back,
 so a caller that must not hang gives the call to a thread. The threads are daemons: unlike threads of
 `concurrent.futures` they do not keep the interpreter from ending; it waits some seconds for them. Laws:
 
-- **In order.** The calls given to a lane are made in the order of `submit`, one at a time.
-- **Ends.** A lane that is thrown away ends when it has made all calls that it was given. `close` drops calls that have
-  not begun (unless `drop` is false), and waits at most `wait` seconds for the others.
+- **In order.** The calls given to a `SerialThread` are made in the order of `submit`, one at a time.
+- **Ends.** A `SerialThread` that is thrown away ends when it has made all calls that it was given. `close` drops calls
+  that have not begun (unless `drop` is false), and waits at most `wait` seconds for the others.
 
->>> lane = Lane("example")
+>>> thread = SerialThread("example")
 >>> done = []
 >>> for number in range(3):
-...     lane.submit(lambda number=number: done.append(number))
->>> lane.close(wait=10, drop=False), done
+...     thread.submit(lambda number=number: done.append(number))
+>>> thread.close(wait=10, drop=False), done
 (True, [0, 1, 2])
 >>> in_parallel(len, ["a", "bb", "ccc"], 2)
 [1, 2, 3]
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 EXIT = 5.0  # seconds that calls under way have when the interpreter ends
 
 
-class Lane:
+class SerialThread:
     """A thread that makes one call after the other; it starts with the first call."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class Lane:
         self._thread: Thread | None = None
         # The thread does not refer to this object; so it ends also when the object is thrown away unclosed.
         finalize(self, self._queue.put, None).atexit = False
-        _LANES.add(self)
+        _THREADS.add(self)
 
     def submit(self, act: Callable[[], object]) -> None:
         """Have the thread call `act`, which must not raise."""
@@ -59,7 +59,7 @@ class Lane:
         self._queue.put(act)
 
     def close(self, *, wait: float = 0.0, drop: bool = True) -> bool:
-        """End the lane; return whether all calls are over within `wait` seconds."""
+        """End the thread; return whether all calls are over within `wait` seconds."""
         if drop:
             self._dropped.set()
         self._queue.put(None)
@@ -69,16 +69,16 @@ class Lane:
         return not self._thread.is_alive()
 
 
-_LANES: weakref.WeakSet[Lane] = weakref.WeakSet()
-forget_in_child(_LANES)
+_THREADS: weakref.WeakSet[SerialThread] = weakref.WeakSet()
+forget_in_child(_THREADS)
 
 
 @atexit.register
 def _end() -> None:
-    """Close all lanes: a thread that returns from a call after the interpreter is gone would abort the process."""
+    """Close all threads: a thread that returns from a call after the interpreter is gone would abort the process."""
     deadline = time.monotonic() + EXIT
-    for lane in list(_LANES):
-        lane.close(wait=max(0.0, deadline - time.monotonic()))
+    for thread in list(_THREADS):
+        thread.close(wait=max(0.0, deadline - time.monotonic()))
 
 
 def _work(todo: queue.SimpleQueue[Callable[[], object] | None], dropped: Event) -> None:

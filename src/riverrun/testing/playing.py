@@ -55,7 +55,7 @@ from riverrun.testing.script import (
     Mark,
     whole,
 )
-from riverrun.testing.watching import PATIENCE, CutInstance, Strike, Watch, watched
+from riverrun.testing.watching import MOST_STEPS, CutInstance, Strike, Watch, watched
 
 Results = dict[str, Result]
 _DURABLE = {CHECKPOINT.name, CRASH.name, KILL.name}
@@ -114,7 +114,7 @@ def play(
 class ScriptPlayer:
     """Plays scripts on one plan, one after the other, while a `Watch` observes the plan's operators."""
 
-    def __init__(self, plan: Plan, patience: int = PATIENCE) -> None:
+    def __init__(self, plan: Plan, patience: int = MOST_STEPS) -> None:
         self.watch = Watch(patience)
         self.plan = watched(plan, self.watch)
 
@@ -183,6 +183,7 @@ class _StageRun(Run):
         )
 
     def kill(self, worker: int) -> None:
+        assert isinstance(self._cluster, LocalCluster)
         self._cluster.kill(worker)
 
     def compact(self) -> None:
@@ -272,7 +273,7 @@ class _Player:
             committed = committed or self._run.commit(wait=False)
             self._strike(committed, after)
             self._do(mark)
-            committed = Commit(self._run, committed.epoch, committed._rows)
+            committed = Commit(self._run._commits, committed.epoch, committed._rows)
         if committed is None:
             committed = self._run.commit(wait=False)
         committed.wait()  # even if the epoch is complete: a lost worker has to be replaced first

@@ -36,7 +36,7 @@ from riverrun.plan.plan import Node, Plan
 from riverrun.progress import Antichain, Timestamp, less_equal
 from riverrun.state.changes import Changes
 
-PATIENCE = 1_000_000
+MOST_STEPS = 1_000_000
 """How many turns an epoch may take before it is taken to hang."""
 AT_ONE_TIME = 20
 """One actor may take one in so many of these turns at one time."""
@@ -52,7 +52,7 @@ class Strike(BaseException):
 class Watch:
     """Counts the turns of all workers of a run, and interrupts the run at a chosen turn."""
 
-    def __init__(self, patience: int = PATIENCE) -> None:
+    def __init__(self, patience: int = MOST_STEPS) -> None:
         self.patience = patience
         self.turns = 0
         self._strike_at: int | None = None

@@ -11,7 +11,7 @@ import pytest
 
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator
-from riverrun.engine.coordinator.epochs import QUERIES, Backlog, BacklogEntry
+from riverrun.engine.coordinator.epochs import QUERIES, OpenEpoch, OpenEpochs
 from riverrun.engine.coordinator.phases import Phase
 from riverrun.engine.messages import (
     CLIENT,
@@ -712,45 +712,45 @@ def test_rows_that_a_run_did_not_bring_along_are_read_when_it_is_their_turn() ->
         coordinator.receive(STORAGE, Outcome(recall, {**rows, "other": rows["n"]}))
         fed += [feed for _, feed in of(coordinator.take(), Feed)]
         coordinator.receive(1, Completed(1, epoch + 1))
-        assert sum(bool(entry.inputs) for entry in coordinator._backlog._entries.values()) == 0
+        assert sum(bool(entry.inputs) for entry in coordinator._epochs._entries.values()) == 0
     assert [(feed.epoch, feed.inputs) for feed in fed] == [(epoch, rows) for epoch in range(3)]
 
 
 def test_of_rows_that_were_recalled_and_not_done_one_epoch_at_a_time_is_kept() -> None:
     rows = {"n": pa.record_batch({"n": [1, 2, 3]})}
-    backlog = Backlog(0, keep=0)
+    epochs = OpenEpochs(0, keep=0)
     for epoch in range(4):
-        backlog.add(epoch, BacklogEntry(epoch + 1, rows))
-        backlog.drop_rows(epoch)
+        epochs.add(epoch, OpenEpoch(epoch + 1, rows))
+        epochs.drop_rows(epoch)
     for position in (4, 3, 1):  # the run went back again and again
-        backlog.recalled(position, rows)
-        there = [epoch for epoch in range(4) if backlog[epoch].inputs]
+        epochs.recalled(position, rows)
+        there = [epoch for epoch in range(4) if epochs[epoch].inputs]
         assert there == [position - 1]
-        assert [backlog[epoch].dropped for epoch in range(4)] == [e not in there for e in range(4)]
-    backlog.recalled(4, rows)
-    assert backlog[3].inputs == rows
+        assert [epochs[epoch].dropped for epoch in range(4)] == [e not in there for e in range(4)]
+    epochs.recalled(4, rows)
+    assert epochs[3].inputs == rows
 
 
 def test_the_last_batch_of_each_query_of_a_stream_is_known() -> None:
-    backlog = Backlog(0)
+    epochs = OpenEpochs(0)
     batches = [("one", 0), ("one", 1), ("two", 0), ("one", 2), ("refused", 0)]
     for epoch, (query, number) in enumerate(batches):
-        backlog.add(epoch, BacklogEntry(epoch, {}, offsets={"s": [query, number]}))
-    backlog[4].refuse()
+        epochs.add(epoch, OpenEpoch(epoch, {}, offsets={"s": [query, number]}))
+    epochs[4].refuse()
     known = {"s": [["two", 0], ["one", 2]]}
-    assert backlog.offsets_before(2) == {"s": [["one", 1]]}
-    for floor in range(6):  # whether the epochs have left the backlog or not
-        backlog.forget(floor)
-        assert backlog.offsets_before(5) == known
+    assert epochs.offsets_before(2) == {"s": [["one", 1]]}
+    for floor in range(6):  # whether these epochs are open or not
+        epochs.forget(floor)
+        assert epochs.offsets_before(5) == known
     for at in range(QUERIES - 1):
-        backlog.add(5 + at, BacklogEntry(5 + at, {}, offsets={"s": [f"query {at}", 7]}))
-    offsets = backlog.offsets_before(100)["s"]
+        epochs.add(5 + at, OpenEpoch(5 + at, {}, offsets={"s": [f"query {at}", 7]}))
+    offsets = epochs.offsets_before(100)["s"]
     assert (len(offsets), offsets[0], offsets[-1][1]) == (QUERIES, ["one", 2], 7)
-    assert backlog.offsets_before(5) == known
+    assert epochs.offsets_before(5) == known
 
 
 def test_offsets_of_a_checkpoint_of_an_earlier_version_count() -> None:
-    assert Backlog(0, {"s": ["one", 3]}).offsets_before(0) == {"s": [["one", 3]]}
-    assert Backlog(0, {"s": [["one", 3], ["two", 0]]}).offsets_before(0) == {
+    assert OpenEpochs(0, {"s": ["one", 3]}).offsets_before(0) == {"s": [["one", 3]]}
+    assert OpenEpochs(0, {"s": [["one", 3], ["two", 0]]}).offsets_before(0) == {
         "s": [["one", 3], ["two", 0]]
     }

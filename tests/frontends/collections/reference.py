@@ -19,6 +19,7 @@ import polars as pl
 
 import riverrun as rr
 from riverrun.frontends.collections.aggregates import Expression, Value
+from riverrun.frontends.collections.stopping import LittleMoved
 from tests.oracle import NAN, backwards, rank
 
 Row = tuple[Any, ...]
@@ -258,9 +259,24 @@ class Bag:
     # -- loops
 
     def iterate(
-        self, body: Callable[..., Bag], *, rounds: int | None = None, at: Any = None,
-        name: str | None = None, patience: int | None = None,
+        self, body: Callable[..., Any], *, rounds: int | None = None, at: Any = None,
+        name: str | None = None, patience: int | None = None, until: Any = None, key: Any = None,
+        mode: str = "auto", maintain: str = "auto", expect: int | None = None,
     ) -> Bag:  # fmt: skip
+        """How a loop is run makes no difference here. With ``until``, see `iterate_together`."""
+
+        def one(now: dict[str, Bag]) -> Any:
+            given = body(now["rows"])
+            return ({"rows": given[0]}, given[1]) if isinstance(given, tuple) else {"rows": given}
+
+        if at is None:
+            ends = until
+            if callable(until):
+                ends = lambda before, after: until(before["rows"], after["rows"])  # noqa: E731
+            together = iterate_together(
+                {"rows": self}, one, rounds=rounds, until=ends, key=key, patience=patience
+            )
+            return together["rows"]
         if rounds == 0:
             return self
         last = (patience or PATIENCE) if rounds is None else rounds - 1
@@ -349,6 +365,50 @@ class Body:
     def __call__(self, solution: Any, workset: Any) -> Any:
         delta = self.step(solution, workset)
         return delta, self.go_on(delta)
+
+
+def iterate_together(
+    start: Mapping[str, Bag], body: Callable[[dict[str, Bag]], Any], *, rounds: int | None = None,
+    until: Any = None, key: Any = None, patience: int | None = None, mode: str = "auto",
+    maintain: str = "auto", name: str | None = None,
+) -> dict[str, Bag]:  # fmt: skip
+    """Several bags that make each other. The loop ends at the first round where it may, and at `rounds`."""
+    now = dict(start)
+    for _ in range((patience or PATIENCE) if rounds is None else rounds):
+        given = body(now)
+        proceed = None
+        if isinstance(given, tuple):
+            given, proceed = given
+        after = {each: given[each].select(*now[each].columns) for each in now}
+        if callable(until):
+            proceed = until(now, after)
+        if proceed is not None:
+            ends = not proceed.rows
+        elif isinstance(until, LittleMoved):
+            ends = _are_close(now["rows"], after["rows"], _listed(key), until)
+        else:
+            ends = all(now[each].rows == after[each].rows for each in now)
+        now = after
+        if ends:
+            return now
+    if rounds is None:
+        raise Restless("the reference does not come to rest")
+    return now
+
+
+def _are_close(before: Bag, after: Bag, key: Sequence[str], until: LittleMoved) -> bool:
+    was, now = (each.select(*key, until.column).rows for each in (before, after))
+    if len(was) != len(now) or {row[:-1] for row in was} != {row[:-1] for row in now}:
+        return False
+    values = {row[:-1]: row[-1] for row in now}
+    return all(
+        row[-1] == values[row[:-1]]
+        or (
+            None not in (row[-1], values[row[:-1]])
+            and abs(_thawed(row[-1]) - _thawed(values[row[:-1]])) <= until.most
+        )
+        for row in was
+    )
 
 
 class Groups:

@@ -157,6 +157,10 @@ COLLECTIONS: dict[str, Argument] = {
         lambda rows, columns: _started(rows).iterate(lambda now, start: now.concat(start).distinct(), at=columns),
         "one, expression, constant",
     ),
+    "iterate.key": Argument(
+        lambda rows, columns: rows.iterate(lambda now: now, key=columns, rounds=1, mode="rounds"),
+        f"{NAMES}, none",
+    ),
     "iterate_delta.key": Argument(
         lambda rows, columns: rows.iterate_delta(
             rows, key=columns, send=lambda sent: sent.filter(alpha > alpha), better=rr.loops.least("beta"),
@@ -492,6 +496,8 @@ WITHOUT = {
     "dst": {"src": pl.Int64, "dest": pl.Int64, "time": pl.Int64, "weight": pl.Float64},
 }
 ON_GRAPHS = {
+    "Graph": lambda flow, edges: graphs.Graph(None, edges),
+    "adaptive_pagerank": lambda flow, edges: graphs.adaptive_pagerank(edges),
     "bfs": lambda flow, edges: graphs.bfs(edges, flow.input("s", {"node": pl.Int64})),
     "clustering_coefficient": lambda flow, edges: graphs.clustering_coefficient(edges),
     "components": lambda flow, edges: graphs.components(edges),
@@ -509,7 +515,16 @@ ON_GRAPHS = {
     "triangle_counts": lambda flow, edges: graphs.triangle_counts(edges),
     "triangles": lambda flow, edges: graphs.triangles(edges),
     "undirected": lambda flow, edges: graphs.undirected(edges),
+    "pregel": lambda flow, edges: graphs.pregel(
+        graphs.Graph(None, edges), {}, send={"n": 1}, combine={"n": rr.sum("n")}
+    ),
     "ftrl": learning.ftrl,
+    "k_means": lambda flow, edges: learning.k_means(
+        edges, flow.input("s", {"cluster": pl.Int64, "src": pl.Int64, "dst": pl.Int64})
+    ),
+    "logistic_regression": lambda flow, edges: learning.logistic_regression(
+        edges, ["src", "dst"], label="weight"
+    ),
 }
 
 
@@ -529,7 +544,7 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
     "closed idle progress requests side body rounds mode patience predicates times inner "
-    "workset send better missing",
+    "workset send better missing until maintain expect",
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
@@ -571,7 +586,7 @@ def test_every_argument_is_known():
     for name in ("count", "count_distinct", "first", "last", "max", "mean", "min", "sum"):
         for argument in inspect.signature(getattr(rr, name)).parameters:
             assert f"rr.{name}.{argument}" in drawn
-    listed = {*graphs.__all__, *learning.__all__} - {"Model"}
+    listed = {*graphs.__all__, *learning.__all__} - {"Clusters", "Model", "Regression"}
     assert listed == set(ON_GRAPHS)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import riverrun as rr
-from riverrun.operators.shared.complete import find_whole
+from riverrun.operators.shared.complete import find_complete
 from riverrun.operators.shared.gather import _with_diffs
 from riverrun.state.changes import Changes
 from tests.frontends.collections.checking import feed
@@ -306,7 +306,7 @@ def replies(rows: list[tuple[int, int, int]]) -> Changes:
 @pytest.mark.drawn
 @pytest.mark.parametrize("seed", seeds(5, soak=20))
 def test_what_is_left_of_records_and_replies(seed: int) -> None:
-    """In whatever order records and replies come, in the end all that is whole has gone on, and nothing is left."""
+    """In whatever order records and replies come, in the end all that is complete has gone on, and nothing is left."""
     source = random.Random(seed)
     records = [(1, 2, 1), (1, 2, 1), (2, 1, 1), (3, 2, 1), (3, 2, -1), (4, 2, -1)]
     arrivals = [(1, 0, 2), (1, 1, 1), (1, -2, 1), (2, 0, 1), (3, 0, 1), (3, 0, -1), (4, 0, -1), (4, 1, -1)]  # fmt: skip
@@ -320,12 +320,12 @@ def test_what_is_left_of_records_and_replies(seed: int) -> None:
             Changes.concat([waiting[at], replies([event])]) if at == port else waiting[at]
             for at in range(2)
         ]
-        whole = find_whole(*both)
-        for row, diff in zip(whole.rows, whole.diffs, strict=True):
+        complete = find_complete(*both)
+        for row, diff in zip(complete.rows, complete.diffs, strict=True):
             sent[both[0].columns[0][int(row)].as_py()] += int(diff)
         left = [
-            (both[0], whole.records_left, whole.record_diffs),
-            (both[1], whole.replies_left, whole.reply_diffs),
+            (both[0], complete.records_left, complete.record_diffs),
+            (both[1], complete.replies_left, complete.reply_diffs),
         ]
         waiting = [_with_diffs(changes.take(rows), diffs) for changes, rows, diffs in left]
     assert {record: n for record, n in sent.items() if n} == {1: 1, 2: 1, 4: -1}, f"seed={seed}"

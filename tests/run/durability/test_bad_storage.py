@@ -25,7 +25,7 @@ import pytest
 import riverrun as rr
 from riverrun.engine.messages import Parcel
 from riverrun.errors import CheckpointError, PlanError, RiverrunError, TransportError
-from riverrun.runtime.uploads import ParcelStore
+from riverrun.runtime.uploads import Uploads
 from riverrun.storage.acknowledged import note_name
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
@@ -262,11 +262,11 @@ def test_rows_that_were_handed_in_and_are_damaged_are_named(tmp_path: Path, dama
     flow = words()
     with flow.run(checkpoint=tmp_path) as run:
         say(run, "sea")
-        inlet = run._inlets["words"]
+        run_input = run._inputs["words"]
         run.insert("words", [("sky",)])
-        batch, _ = inlet.gathered()
-        inlet.drop()
-        (parcel,) = ParcelStore(9, open_storage(tmp_path)).take_in("0.1", [batch])
+        batch, _ = run_input.gathered()
+        run_input.drop()
+        (parcel,) = Uploads(9, open_storage(tmp_path)).take_in("0.1", [batch])
         run._cluster.wait(run._cluster.submit({}, parcels={"words": (replace(parcel, holder=0),)}))
         assert isinstance(parcel, Parcel)
         assert counts(run) == {"sea": 1, "sky": 1}

@@ -58,6 +58,10 @@ OPTIONS: dict[str, list[Any]] = {
     ],
     # a loop that pulls parts, on arrays; differentially; other edges, another message, another last step, more rounds
     "pull": ["none", "arrays", "differential", "filtered", "halved", "finished", "longer"],
+    # a loop by rounds; the same differentially; over other edges, with another end, by another step, with a reader
+    "rounds": ["none", "rounds", "differential", "filtered", "until", "halved", "counted"],
+    # a delta iteration by supersteps from scratch; the same differentially; over other edges
+    "steps": ["none", "superstep", "differential", "filtered"],
 }
 
 
@@ -162,6 +166,45 @@ def build(options: dict[str, Any]) -> rr.Dataflow:
 
         mode = "differential" if way == "differential" else "arrays"
         flow.output("pull", begun.iterate(pulled, rounds=4 if way == "longer" else 3, mode=mode))
+    if options["rounds"] != "none":
+        way = options["rounds"]
+        met = edges.filter(pl.col("dst") != 2) if way == "filtered" else edges
+        opened = some.select(at="k", n="v")
+
+        def round_of(now: rr.Collection) -> rr.Collection:
+            on = now.join(met, left_on="at", right_on="src").select(at="dst", n="n")
+            less = now.select("at", n=pl.col("n") // (2 if way == "halved" else 3))
+            return on.concat(less, opened).group_by("at").agg(n=rr.max("n"))
+
+        found = opened.iterate(
+            round_of,
+            until=(lambda before, after: after.filter(pl.col("n") > 2)) if way == "until" else None,
+            rounds=5,
+            mode="differential" if way == "differential" else "rounds",
+        )
+        flow.output("rounds", found)
+        if way == "counted":
+            flow.output("in rounds", found.group_by("at").count())
+            flow.output("of rounds", found.join(names, left_on="at", right_on="k"))
+    if options["steps"] != "none":
+        way = options["steps"]
+        on_way = edges.filter(pl.col("dst") != 2) if way == "filtered" else edges
+        roots = some.select(at="k", far="v")
+
+        def further(near: rr.Collection) -> rr.Collection:
+            there = near.join(on_way, left_on="at", right_on="src")
+            return there.select(at="dst", far=pl.col("far") + 1)
+
+        steps = roots.iterate_delta(
+            further(roots),
+            key="at",
+            send=further,
+            better=rr.loops.least("far"),
+            missing="add",
+            mode="differential" if way == "differential" else "superstep",
+            maintain="differential" if way == "differential" else "restart",
+        )
+        flow.output("steps", steps)
     if options["flat"]:
         times = options["flat"]
         flow.output(

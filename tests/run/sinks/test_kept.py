@@ -30,7 +30,7 @@ from riverrun.run.sinks import parquet
 from riverrun.run.sinks.delta import DeltaTable
 from riverrun.run.sinks.destination import Kept
 from riverrun.run.sinks.parquet import ParquetDirectory, _Folder
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.storage.store import Storage
 from tests.frontends.collections.checking import Rows, any_row, build, feed
 from tests.frontends.collections.reference import counted
@@ -422,7 +422,7 @@ def opened(kind, place):
 def two_epochs(place):
     for epoch in range(2):
         rows = pa.table({"a": [epoch], "x": [0.5], "diff": [1]}, place.changed)
-        place.write(Followed("all", rows, epoch))
+        place.write(EpochChanges("all", rows, epoch))
 
 
 def test_damaged_files_are_refused_and_named(tmp_path):
@@ -565,7 +565,7 @@ def test_an_object_store_is_gone_on_with(tmp_path):
         with flow.run(checkpoint=tmp_path) as run:
             fed(run, *numbers)  # the sink comes too late for these
             place = ParquetDirectory(store, "checked", "all", schema_of(run, "all"))
-            run._follow("all", place).wait(timeout=SOON)
+            run._sink_maker.make("all", place).wait(timeout=SOON)
     tables = [pq.read_table(pa.BufferReader(store.get(name))) for name in store.names("")]
     frame = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
     assert summed(frame) == {(n, 0.5): 1 for n in range(1, 6)}
@@ -636,7 +636,7 @@ def test_what_goes_on_failing_ends_the_sink(tmp_path, monkeypatch):
         assert isinstance(told.value.__cause__, OSError)
         assert run.completed == 3
         (status,) = run.status()["sinks"]
-        assert status["name"] == f"all to {tmp_path}"
+        assert (status["name"], status["place"]) == ("all", str(tmp_path))
         assert (status["epoch"], status["lag"]) == (0, 2)
         assert "no space" in status["error"]
 

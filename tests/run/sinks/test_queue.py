@@ -14,7 +14,7 @@ import pytest
 
 import riverrun as rr
 from riverrun import retry
-from riverrun.run.sinks.queue import Followed, Followers, Sink
+from riverrun.run.sinks.queue import EpochChanges, Sink, SinkQueues
 from riverrun.state.schema import free_name
 from tests.frontends.collections.checking import Rows, any_row, build, feed
 from tests.frontends.collections.reference import counted
@@ -439,14 +439,14 @@ def test_workers_that_cannot_be_reached_for_a_while(monkeypatch):
     def changes(output, epoch):
         if next(failures, True):
             raise rr.TransportError("test.lost", "lost")
-        return Followed(output, pa.table({"a": [epoch], "diff": [1]}), epoch)
+        return EpochChanges(output, pa.table({"a": [epoch], "diff": [1]}), epoch)
 
-    followers = Followers()
+    sinks = SinkQueues()
     sink = Sink("out", "there", lambda changes: seen(changes, changes.epoch))
-    followers.add(sink, 0)
-    followers.hand_out(2, changes)
+    sinks.add(sink, 0)
+    sinks.hand_out(2, changes)
     assert sink.wait(timeout=SOON).epoch == 1
-    followers.hand_out(3, changes)
+    sinks.hand_out(3, changes)
     with pytest.raises(rr.TransportError, match="lost"):
         sink.wait(timeout=SOON)
     assert seen.calls == [(0, 0, [(0, 1)]), (1, 1, [(1, 1)])]
@@ -467,10 +467,10 @@ def test_a_sink_alone():
     assert sink.wait().epoch == 4
     assert sink.status(7)["lag"] == 2
     for epoch in (5, 6):
-        sink.give(Followed("a", table, epoch))
+        sink.give(EpochChanges("a", table, epoch))
     assert sink.wait(timeout=SOON).epoch == 6
     assert got == [5, 6]
-    assert sink.status(7) == {"name": "a to b", "output": "a", "epoch": 6, "lag": 0, "error": None}
+    assert sink.status(7) == {"name": "a", "place": "b", "epoch": 6, "lag": 0, "error": None}
     sink.close()
 
 
@@ -481,12 +481,12 @@ def test_a_sink_that_writes_its_last_epoch_while_it_is_closed(
     """What is told of a sink that was too slow is told of one moment."""
     writing, go_on = threading.Event(), threading.Event()
 
-    def write(_: Followed) -> None:
+    def write(_: EpochChanges) -> None:
         writing.set()
         go_on.wait()
 
     sink = Sink("words", "a list", write)
-    sink.give(Followed("words", pa.table({"word": ["sea"], "diff": [1]}), 0))
+    sink.give(EpochChanges("words", pa.table({"word": ["sea"], "diff": [1]}), 0))
     writing.wait()
     unfinished = sink._unfinished
 

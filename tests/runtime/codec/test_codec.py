@@ -131,6 +131,8 @@ def of_type(hint: Any) -> st.SearchStrategy[Any]:
         return st.dictionaries(key, value, max_size=3)
     if dataclasses.is_dataclass(hint):
         return message_of(hint)
+    if hasattr(hint, "_fields"):  # a tuple whose fields have names
+        return st.builds(hint, *map(of_type, typing.get_type_hints(hint).values()))
     raise TypeError(f"no values of {hint}")
 
 

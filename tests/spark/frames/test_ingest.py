@@ -306,7 +306,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
 
     with copying({"n": pl.Int64}).run(on=spark, workers=2) as run:
         cluster = run._cluster.frames
-        target = run._target(run._inlets["a"], "insert into")
+        target = run._inputs["a"].target("insert into")
         name = cluster.new_upload()
         order = ingest._TaskOrder(target, name, cluster.address, cluster.credentials)
         batches = [pa.record_batch({"n": [1, 2, 3]}), pa.record_batch({"n": [4, 5]})]
@@ -314,7 +314,7 @@ def test_rows_of_an_attempt_that_nobody_names_do_not_count(spark: SparkSession) 
         assert [sum(parcel.rows for parcel in each) for each in told] == [5, 5]
         assert not {p.name for p in told[0]} & {p.name for p in told[1]}
         cluster.forget_upload(name, [parcel.name for parcel in told[1]])
-        run._inlets["a"].add_parcels(0, told[1])
+        run._inputs["a"].add_parcels(0, told[1])
         run.commit()
         assert sorted(run.read("out")["n"]) == [1, 2, 3, 4, 5]
         (late,) = ingest.send(cloudpickle.dumps(order), iter(batches))

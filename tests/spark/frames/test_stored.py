@@ -170,7 +170,7 @@ def test_a_state_has_its_rows_and_how_often(spark: SparkSession, tmp_path: Path)
         run.checkpoint()
     path = str(tmp_path)
     assert rows_of(source(spark).load(path)) == [(1,), (1,), (2,)]
-    found = source(spark, state="out:result").load(path)
+    found = source(spark, name="out:result").load(path)
     assert found.columns == ["k", "count"]
     assert rows_of(found) == [(1, 2), (2, 1)]
 
@@ -212,7 +212,10 @@ def test_what_cannot_be_read_is_said(spark: SparkSession, tmp_path: Path) -> Non
         (lambda: source(spark, name="some", number=9).load(path), "there are: 1"),
         (lambda: source(spark, name="some", epoch="x").load(path), "the number of an epoch"),
         (lambda: source(spark, name="some", changes="true").load(path), "they hold results"),
-        (lambda: source(spark, name="some", state="x").load(path), "at once"),
+        (
+            lambda: source(spark, state="some").load(path),
+            r"did you mean \.option\(\"name\", \.\.\.\)",
+        ),
         (lambda: source(spark).load(f"{path}/no"), "there is nothing at"),
         (lambda: source(spark).load("some"), "read by their path"),
     ):

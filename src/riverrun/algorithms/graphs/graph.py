@@ -22,8 +22,9 @@ R = TypeVar("R")
 
 
 def of_collections(function: Callable[P, R]) -> Callable[P, R]:
-    """Make an algorithm refuse edges, nodes, sources and examples that are no collections, and a flow that is none."""
+    """Make an algorithm refuse rows that are no collections, and a flow that is none."""
     signature = inspect.signature(function)
+    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @wraps(function)
     def checked(*arguments: P.args, **named: P.kwargs) -> R:
@@ -32,19 +33,17 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
         if "flow" in values and not isinstance(flow, rr.Dataflow):
             raise rr.PlanError(
                 "plan.algorithm",
-                f"cannot take {_one_of(flow)} as flow of {function.__name__}: that is not a dataflow",
-                hint=f"the dataflow comes first: {function.__name__}(flow, collection, ...)",
-                line="",
+                f"cannot take {_one_of(flow)} as flow of {called}: that is not a dataflow",
+                hint=f"the dataflow comes first: {called}(flow, collection, ...)",
             )
-        for name in ("edges", "nodes", "sources", "examples"):
+        for name in ("edges", "nodes", "sources", "examples", "points", "centres"):
             rows = values.get(name)
             missing = name == "nodes" and rows is None
             if name in values and not missing and not isinstance(rows, rr.Collection):
                 raise rr.PlanError(
                     "plan.algorithm",
-                    f"cannot take {_one_of(rows)} as {name} of {function.__name__}: that is not a collection",
+                    f"cannot take {_one_of(rows)} as {name} of {called}: that is not a collection",
                     hint='rows from outside are an input: flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})',
-                    line="",
                 )
         if _inside_algorithm.get():
             return function(*arguments, **named)
@@ -53,7 +52,7 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
             rows = values.get(name)
             if isinstance(rows, rr.Collection):
                 check_columns(rows, *columns)
-                check = NullNodes(function.__name__, name, columns)
+                check = NullNodes(called, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)
         token = _inside_algorithm.set(True)
         try:

@@ -83,12 +83,7 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
     start = sources.select("node", distance=pl.lit(0, wide))
     if wide == pl.Float64:
         return _nearest(steps, start)
-    # A distance that does not fit is null, which sorts after all numbers, so any path that fits is nearer.
-    distance, weight = pl.col("distance"), pl.col("weight")
-    fits = (weight <= 0) | (distance <= _MOST - weight)
-    fits &= (weight >= 0) | (distance >= _LEAST - weight)
-    longer = pl.when(fits).then(distance + weight).otherwise(None)
-    nearest = _nearest(steps, start, longer).consolidate()
+    nearest = _nearest_whole(steps, start).consolidate()
     why = "the least distance of a node does not fit 64 bits, or a weight is null"
     beyond = nearest.select("node", "distance", beyond=pl.col("distance").is_null())
     hint = "make the weights floats, or give them in a larger unit"
@@ -96,6 +91,34 @@ def shortest_paths(edges: rr.Collection, sources: rr.Collection) -> rr.Collectio
 
 
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+def _nearest_whole(steps: rr.Collection, start: rr.Collection) -> rr.Collection:
+    """The least distance of each node in whole numbers; null where only distances beyond 64 bits lead to a node.
+
+    While all weights are so small that no path without a cycle is longer than 64 bits, the loop runs on arrays, which
+    refuse what does not fit; otherwise differentially, where such a path is null. Null sorts after all numbers, so any
+    path that fits is nearer.
+    """
+    distance, weight = pl.col("distance"), pl.col("weight")
+    fits = (weight <= 0) | (distance <= _MOST - weight)
+    fits &= (weight >= 0) | (distance >= _LEAST - weight)
+    longer = pl.when(fits).then(distance + weight).otherwise(None)
+    if steps.scope.depth > 1 or start.scope.depth > 1:
+        return _nearest(steps, start, longer)
+    size = pl.when(weight < 0).then(-1 - weight).otherwise(weight)
+    sizes = steps.select(bits=_bits(size)).group_by("bits").count("n")
+    whole = sizes.group_by().agg(bits=rr.max("bits"), n=rr.sum("n"))
+    # A path without a cycle has at most n edges, each shorter than 2**bits.
+    too_long = whole.filter(pl.col("bits") + _bits(pl.col("n")) > 62).select(mark=pl.lit(True))
+    marked = start.with_columns(mark=pl.lit(True))
+    short = marked.anti_join(too_long, on="mark").drop("mark")
+    long = marked.semi_join(too_long, on="mark").drop("mark")
+    return _nearest(steps, short).concat(_nearest(steps, long, longer))
+
+
+def _bits(number: pl.Expr) -> pl.Expr:
+    return 64 - number.bitwise_leading_zeros().cast(pl.Int64)
 
 
 def _nearest(

@@ -75,11 +75,11 @@ from datetime import timedelta
 from typing import Any
 
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
-from riverrun.engine.coordinator.epochs import Backlog, BacklogEntry
+from riverrun.engine.coordinator.epochs import OpenEpoch, OpenEpochs
 from riverrun.engine.coordinator.failures import closed_error, not_durable
 from riverrun.engine.coordinator.log_writer import LogWriter
-from riverrun.engine.coordinator.membership import MembershipChange, Policy, Roster
-from riverrun.engine.coordinator.phases import Phase, Reaction, Work, decide_reaction
+from riverrun.engine.coordinator.membership import Membership, MembershipChange, Policy
+from riverrun.engine.coordinator.phases import AWAITED, Phase, Reaction, Work, decide_reaction
 from riverrun.engine.coordinator.publishing import Boundary, Publisher
 from riverrun.engine.coordinator.refusals import Refusals, ending_error
 from riverrun.engine.coordinator.shares import Dealer, InputRoute
@@ -116,6 +116,7 @@ from riverrun.engine.messages import (
     Wrote,
 )
 from riverrun.errors import RiverrunError
+from riverrun.plan.loop_figures import LoopFigures, add_up
 from riverrun.retry import is_outage
 from riverrun.storage.takeover import Opening
 
@@ -176,12 +177,13 @@ class Coordinator:
         self._waiting: set[int] = set()
         """The members that have not answered yet: with `Ready` in a start, with `Completed` in an epoch."""
         self._notes: list[dict[str, Any]] = []
+        self._rounds: list[LoopFigures] = []
         self._idle_failures = 0
         self._dealer = Dealer(routes)
-        self._backlog = Backlog(start.epoch, start.offsets, keep)
+        self._epochs = OpenEpochs(start.epoch, start.offsets, keep)
         for pending in start.pending:
-            self._backlog.add(self.next, BacklogEntry.from_log(pending))
-            self._backlog.drop_rows(self.next)
+            self._epochs.add(self.next, OpenEpoch.from_log(pending))
+            self._epochs.drop_rows(self.next)
             self.next += 1
         self.refusals = Refusals(
             self.opening, self.next, skip_failing=skip_failing, keep_numbers=keep_numbers
@@ -217,7 +219,7 @@ class Coordinator:
             Heartbeat: lambda sender, message: None,
         }
         policy = "replace" if opening is None else policy
-        self.roster = Roster(workers, self._send, policy, deadline)
+        self.membership = Membership(workers, self._send, policy, deadline)
 
     def _send(self, to: int, message: Any) -> None:
         self._out.append((to, message))
@@ -225,7 +227,12 @@ class Coordinator:
     @property
     def members(self) -> list[int]:
         """The incarnations that take part, by index."""
-        return self.roster.members
+        return self.membership.members
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended."""
+        return self.phase is Phase.CLOSED
 
     # ---- the client
 
@@ -239,8 +246,8 @@ class Coordinator:
         self._check_open()
         epoch = self.next
         self.next = epoch + 1
-        entry = BacklogEntry(self.log.position, inputs, parcels or {}, offsets or {})
-        self._backlog.add(epoch, entry)
+        entry = OpenEpoch(self.log.position, inputs, parcels or {}, offsets or {})
+        self._epochs.add(epoch, entry)
         if self.opening is not None:
             self._append(entry.header(epoch, self.refusals.acknowledged(self.reported)), inputs)
         if self.released == epoch:
@@ -250,7 +257,7 @@ class Coordinator:
     @property
     def offsets(self) -> dict[str, Any]:
         """How far the queries of each stream have come, by the epochs that were submitted and not refused."""
-        return self._backlog.offsets_before(self.next)
+        return self._epochs.offsets_before(self.next)
 
     def checkpoint(self) -> None:
         """Ask for a checkpoint at the next boundary."""
@@ -263,19 +270,19 @@ class Coordinator:
         self._check_open()
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
-        self.roster.want(MembershipChange(workers))
+        self.membership.want(MembershipChange(workers))
         self._advance()
 
     def rebalance(self, weights: Sequence[float]) -> None:
         """Ask for other shares of the same workers, from the next boundary on."""
         self._check_open()
-        if self.roster.change is None and len(weights) == len(self.roster):
-            self.roster.want(MembershipChange(len(self.roster), tuple(weights)))
+        if self.membership.change is None and len(weights) == len(self.membership):
+            self.membership.want(MembershipChange(len(self.membership), tuple(weights)))
             self._advance()
 
     def give_up(self, error: RiverrunError) -> None:
         """Give up the change of members that is wanted, if any: the run goes on with the workers that there are."""
-        if self.roster.give_up():
+        if self.membership.give_up():
             self._send(CLIENT, Scaled(len(self.members), error))
 
     def allow(self, limit: float) -> None:
@@ -285,11 +292,11 @@ class Coordinator:
 
     def close(self, error: RiverrunError | None = None) -> None:
         """End the run."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return
         self.phase = Phase.CLOSED
         self.error = error
-        self.roster.close()
+        self.membership.close()
         self._send(CLIENT, Closed(error))
 
     def status(self) -> dict[str, Any]:
@@ -298,8 +305,8 @@ class Coordinator:
             "phase": self.phase.value,
             "execution": self.execution,
             "workers": len(self.members),
-            "shares": self.roster.shards.shares,
-            "becoming": None if self.roster.change is None else self.roster.change.workers,
+            "shares": self.membership.shards.shares,
+            "becoming": None if self.membership.change is None else self.membership.change.workers,
             "next": self.next,
             "completed": self.completed,
             "reported": self.reported,
@@ -314,43 +321,51 @@ class Coordinator:
 
     def receive(self, sender: int, message: Any) -> None:
         """Take a message in."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return
         if sender == STORAGE:
             self._on_outcome(message)
-        elif self.roster.knows(sender):
-            self.roster.hear(sender)
-            self._handlers[type(message)](sender, message)
+        elif self.membership.knows(sender):
+            self.membership.hear(sender)
+            if not self._is_late(message):
+                self._handlers[type(message)](sender, message)
         else:  # the sender was dismissed, and does not know (fenced)
             self._send(sender, LeaveRun())
 
+    def _is_late(self, message: Any) -> bool:
+        """Whether a message is of another execution, or not awaited in this phase any more."""
+        phases = AWAITED.get(type(message))
+        if phases is None:
+            return False
+        return message.execution != self.execution or self.phase not in phases
+
     def lost(self, member: int, why: str = "") -> None:
         """An incarnation is dead, or is to be thought so; `why` says what is known of its end."""
-        roster = self.roster
-        if self.phase is Phase.CLOSED or not roster.knows(member):
+        membership = self.membership
+        if self.is_over or not membership.knows(member):
             return
         self._dismiss(member)
-        if member not in roster.members:
-            error = roster.replace_newcomer(member, why)
+        if member not in membership.members:
+            error = membership.replace_newcomer(member, why)
             if error is not None:
                 self.give_up(error)
             return
         if self.opening is None and self.execution:  # before the first execution nothing is lost
-            self.close(not_durable(roster.members.index(member), why))
+            self.close(not_durable(membership.members.index(member), why))
             return
-        roster.replace(member)
+        membership.replace(member)
         self._gather()
 
     def tick(self, now: float | None = None) -> list[int]:
         """A tick has passed, and it is `now`, in seconds; return the incarnations that were too silent and are lost."""
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             return []
         if now is not None:
             self.saver.clock(now)
             error = self._storage.watch(now)
             if error is not None:
                 self.close(error)
-        silent = self.roster.silent()
+        silent = self.membership.silent()
         for member in silent:
             self.lost(member, "it gave no sign of life")
         self._advance()
@@ -372,10 +387,10 @@ class Coordinator:
 
     def _dismiss(self, member: int) -> None:
         self.saver.lost(member)
-        self.roster.dismiss(member)
+        self.membership.dismiss(member)
 
     def _on_join(self, sender: int, message: JoinRun) -> None:
-        self.roster.join(sender)
+        self.membership.join(sender)
         if self.phase is Phase.GATHERING:
             self._gather()
         else:
@@ -384,7 +399,7 @@ class Coordinator:
     def _gather(self) -> None:
         """Begin again from storage when all members are there."""
         self.phase = Phase.GATHERING
-        if self.roster.complete:
+        if self.membership.complete:
             self._begin(self.saver.epoch, self.saver.number)
 
     def _begin(self, epoch: int, source: int) -> None:
@@ -398,7 +413,7 @@ class Coordinator:
             self.saver.abort()
         peers = tuple(self.members)
         for index, member in enumerate(peers):
-            begin = Begin(self.execution, epoch, source, index, self.roster.shards, peers)
+            begin = Begin(self.execution, epoch, source, index, self.membership.shards, peers)
             self._send(member, begin)
 
     def _restart(self) -> None:
@@ -409,8 +424,6 @@ class Coordinator:
             self._begin(self.completed, PINNED)
 
     def _on_ready(self, sender: int, message: Ready) -> None:
-        if message.execution != self.execution or self.phase is not Phase.STARTING:
-            return
         self._waiting.discard(sender)
         if self._waiting:
             return
@@ -424,8 +437,6 @@ class Coordinator:
         self._advance()
 
     def _on_not_ready(self, sender: int, message: NotReady) -> None:
-        if message.execution != self.execution or self.phase is Phase.GATHERING:
-            return
         if is_outage(message.error):
             self._storage.read_failed(message.error)
         elif self.phase is not Phase.STARTING:
@@ -450,9 +461,9 @@ class Coordinator:
         saver = self.saver
         if (saver.every is not None or saver.wanted) and saver.is_due(completed, saver.now):
             self._announce()
-        if self.roster.change is not None and self._prepare(self.roster.change):
+        if self.membership.change is not None and self._prepare(self.membership.change):
             return
-        entry = self._backlog.get(completed)
+        entry = self._epochs.get(completed)
         if entry is None or completed >= self.limit:
             return
         if self.opening is not None and entry.position >= self.log.durable:
@@ -460,39 +471,41 @@ class Coordinator:
         if completed in self.refusals:
             return
         if entry.dropped:
-            recall = self._backlog.recall(completed)
+            recall = self._epochs.recall(completed)
             if recall is not None:
                 self._send(STORAGE, recall)
             return
         self.released = completed + 1
         self._waiting = set(self.members)
-        self._notes = []
+        self._notes, self._rounds = [], []
         self._out += self._dealer.feeds(
-            self.execution, completed, entry, self.members, self.roster.shards
+            self.execution, completed, entry, self.members, self.membership.shards
         )
 
     def make_ready(self) -> None:
         """Cut the rows of the next epoch into shares while workers are at this one; may be called at any time."""
-        entry = self._backlog.get(self.released)
+        entry = self._epochs.get(self.released)
         if entry is not None:
-            self._dealer.prepare(entry, self.roster.shards)
+            self._dealer.prepare(entry, self.membership.shards)
 
     def _on_completed(self, sender: int, message: Completed) -> None:
-        if message.execution != self.execution or self.phase is not Phase.RUNNING:
-            return
         if message.epoch != self.released or message.epoch == self.completed:
             return
         if sender not in self._waiting:
             return
         self._waiting.discard(sender)
         self._notes += message.notes
+        self._rounds += message.rounds
         if self._waiting:
             return
         epoch, self.completed = self.completed, self.released
         notes, self._notes = tuple(self._notes), []
+        rounds: tuple[LoopFigures, ...] = ()
+        if self._rounds:
+            rounds, self._rounds = add_up(self._rounds), []
         self._idle_failures = 0
         if self.opening is not None:
-            self._backlog.drop_rows(epoch)
+            self._epochs.drop_rows(epoch)
         self._storage.read()
         if self.opening is not None and self.saver.epoch <= epoch == self.opening.done - 1:
             self.saver.wanted = True  # so that the states that were built anew are not built again
@@ -500,8 +513,8 @@ class Coordinator:
             self.reported = epoch + 1
             if self.opening is not None and self.reported > self.refusals.acknowledged_before:
                 self._send(STORAGE, Acknowledge(self.opening.owner, self.reported))
-            if not self._backlog[epoch].refused:
-                self._send(CLIENT, Reported(epoch, notes))
+            if not self._epochs[epoch].refused:
+                self._send(CLIENT, Reported(epoch, notes, rounds))
         self._forget()
         self._advance()
 
@@ -510,13 +523,13 @@ class Coordinator:
         floor = self.completed
         if self.opening is not None and self.saver.epoch < floor:
             floor = self.saver.epoch
-        self._backlog.forget(floor)
+        self._epochs.forget(floor)
 
     def _on_recalled(self, position: int, inputs: Inputs, error: RiverrunError | None) -> None:
         if error is None:
-            self._backlog.recalled(position, inputs)
+            self._epochs.recalled(position, inputs)
         else:
-            self._backlog.not_recalled(position)
+            self._epochs.not_recalled(position)
             if not is_outage(error):
                 self.close(error)
                 return
@@ -527,8 +540,6 @@ class Coordinator:
 
     def _on_failed(self, sender: int, message: Failed) -> None:
         """Work of a member failed, or was interrupted: do what the table of `phases` says (*decided by a table*)."""
-        if message.execution != self.execution:
-            return
         epoch, error = message.epoch, message.error
         work = Work.INSTANCE if epoch is None else self._work_at(epoch)
         reaction = decide_reaction(self.phase, work, interrupted=error.code == INTERRUPTED)
@@ -546,7 +557,7 @@ class Coordinator:
 
     def _work_at(self, epoch: int) -> Work:
         """What a member is at that says it is at an epoch."""
-        entry = self._backlog.get(epoch)
+        entry = self._epochs.get(epoch)
         if entry is None or not self.completed <= epoch < self.released:
             return Work.IDLE
         return self.refusals.kind_of_work(epoch, self.reported, is_refused=entry.refused)
@@ -559,15 +570,15 @@ class Coordinator:
 
     def refuse(self, epoch: int, error: RiverrunError) -> None:
         """Refuse an epoch that is under way or waits, if nobody was told that it is complete."""
-        if self.phase is Phase.CLOSED or not self.completed <= epoch < self.next:
+        if self.is_over or not self.completed <= epoch < self.next:
             return
-        is_refused = self._backlog[epoch].refused
+        is_refused = self._epochs[epoch].refused
         if self.refusals.kind_of_work(epoch, self.reported, is_refused=is_refused) is Work.OPEN:
             self._refuse(epoch, error)
 
     def _refuse(self, epoch: int, error: RiverrunError) -> None:
         """Forget the rows of an epoch, and have the log say so (*all or nothing*)."""
-        entry = self._backlog[epoch]
+        entry = self._epochs[epoch]
         entry.refuse()
         if self.phase is Phase.RUNNING and self.completed <= epoch < self.released:
             self.phase = Phase.REFUSING
@@ -582,7 +593,7 @@ class Coordinator:
         refused, number_is_free = self.refusals.end(epoch, self.next)
         if number_is_free:
             self.next = epoch
-            self._backlog.remove(epoch)
+            self._epochs.remove(epoch)
         self._send(CLIENT, refused)
         if self.phase is Phase.REFUSING and epoch == self.completed:
             self._begin(self.completed, PINNED)
@@ -622,15 +633,15 @@ class Coordinator:
 
     def _announce(self) -> None:
         epoch = self.completed
-        entry = self._backlog.get(epoch)
+        entry = self._epochs.get(epoch)
         position = self.log.position if entry is None else entry.position
         members = tuple(self.members)
         self.publisher.announce(
-            Boundary(self.execution, epoch, position, self.roster.shards, members)
+            Boundary(self.execution, epoch, position, self.membership.shards, members)
         )
 
     def _on_wrote(self, sender: int, message: Wrote) -> None:
-        failed = self.publisher.wrote(sender, message, self._backlog.offsets_before)
+        failed = self.publisher.wrote(sender, message, self._epochs.offsets_before)
         if failed is not None:
             self._not_saved(failed.number, failed.epoch)
 
@@ -657,7 +668,7 @@ class Coordinator:
 
     def _not_saved(self, number: int, epoch: int) -> None:
         error = self.publisher.not_saved(number, epoch)
-        if error is not None and self.roster.not_saved():
+        if error is not None and self.membership.not_saved():
             self.give_up(error)
         self._advance()
 
@@ -667,15 +678,15 @@ class Coordinator:
         When the newcomers have joined, a checkpoint of this boundary is written, since the members read the shards that
         move from there. When that checkpoint is published, the change is made.
         """
-        saver, roster = self.saver, self.roster
-        if not roster.take_turn(change, self.completed, min(self.next, self.limit)):
+        saver, membership = self.saver, self.membership
+        if not membership.take_turn(change, self.completed, min(self.next, self.limit)):
             return False
         if saver.epoch != self.completed:
             if saver.attempt is None and not saver.surveying:
                 saver.wanted = True
                 self._announce()
             return saver.is_at(self.completed)
-        for member in roster.make(change):
+        for member in membership.make(change):
             self._dismiss(member)
         self.changing = True
         self._gather()
@@ -693,5 +704,5 @@ class Coordinator:
             self._on_recalled(instruction.position, outcome.result, error)
 
     def _check_open(self) -> None:
-        if self.phase is Phase.CLOSED:
+        if self.is_over:
             raise closed_error(self.error)

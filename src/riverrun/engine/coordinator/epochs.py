@@ -1,7 +1,7 @@
-"""The backlog: the epochs of a run that are still to be done, or that may have to be done again.
+"""Epochs that are open: they are still to be done, or may have to be done again.
 
-A part of the coordinator, sans I/O. An epoch enters the backlog when the client submits it, or when a run takes over a
-checkpoint path and finds the epoch in the log there. An epoch leaves when no recovery can need it any more. Laws:
+A part of the coordinator, sans I/O. An epoch is *open* from when the client submits it, or from when a run takes over a
+checkpoint path and finds the epoch in the log there, until no recovery can need it any more. Laws:
 
 - **Bounded memory.** Of the epochs that were done, or that were found in the log, at most `keep` bytes of rows stay in
   memory: `drop_rows` keeps the rows of an epoch where this budget has room. Otherwise the rows are *dropped*: they are
@@ -11,24 +11,24 @@ checkpoint path and finds the epoch in the log there. An epoch leaves when no re
   dropped again. Without a log no rows are dropped.
 - **Refused offsets do not count.** An epoch may have offsets: for a stream that feeds an input, the id of the query
   that reads the stream, and the number of the query's batch. `offsets_before(epoch)` has the last batch of each query
-  in the earlier epochs that were not refused, those that have left the backlog included. Of the queries of one stream,
+  in the earlier epochs that were not refused, those that are open no more included. Of the queries of one stream,
   the `QUERIES` whose batches came last are known.
 
 In the example the log has epochs 0 and 1, at the positions 1 and 2. The budget has room for the rows of epoch 0 only,
 until those of epoch 1, the record at position 2, are recalled.
 
 >>> import pyarrow as pa
->>> backlog = Backlog(0, keep=20)
+>>> open_epochs = OpenEpochs(0, keep=20)
 >>> for epoch in range(2):
 ...     rows = {"n": pa.record_batch({"n": [1, 2]})}
-...     backlog.add(epoch, BacklogEntry(epoch + 1, rows, offsets={"s": ["query", epoch]}))
-...     backlog.drop_rows(epoch)
->>> [backlog[epoch].dropped for epoch in range(2)], backlog.offsets_before(2)
+...     open_epochs.add(epoch, OpenEpoch(epoch + 1, rows, offsets={"s": ["query", epoch]}))
+...     open_epochs.drop_rows(epoch)
+>>> [open_epochs[epoch].dropped for epoch in range(2)], open_epochs.offsets_before(2)
 ([False, True], {'s': [['query', 1]]})
->>> backlog.recall(1), backlog.recall(1)  # once
+>>> open_epochs.recall(1), open_epochs.recall(1)  # once
 (Recall(position=2), None)
->>> backlog.recalled(2, {"n": pa.record_batch({"n": [1, 2]})})
->>> backlog[1].dropped
+>>> open_epochs.recalled(2, {"n": pa.record_batch({"n": [1, 2]})})
+>>> open_epochs[1].dropped
 False
 
 Cost: an epoch is added and taken out in constant time; `offsets_before` and `recalled` look at every entry.
@@ -42,14 +42,14 @@ from typing import Any
 
 from riverrun.engine.messages import Inputs, Parcel, Parcels, Recall
 from riverrun.state.shards import Shards
-from riverrun.storage.takeover import KEEP, PendingEpoch
+from riverrun.storage.replay import KEEP, PendingEpoch
 
 QUERIES = 16
 """Of so many queries of a stream the last batch is known."""
 
 
 @dataclass(slots=True)
-class BacklogEntry:
+class OpenEpoch:
     """An epoch that may have to be done, or done again."""
 
     position: int
@@ -66,10 +66,10 @@ class BacklogEntry:
     input_names: tuple[str, ...] = ()
     """Of a dropped entry, the inputs whose rows count; its record may have rows of other inputs."""
     budgeted_bytes: int = 0
-    """How much of the budget of the backlog its rows take; 0 where they do not count against the budget."""
+    """How much of the budget for rows its own rows take; 0 where they do not count against the budget."""
 
     @classmethod
-    def from_log(cls, pending: PendingEpoch) -> BacklogEntry:
+    def from_log(cls, pending: PendingEpoch) -> OpenEpoch:
         """An epoch that an owner before us has logged."""
         parcels = _stored_parcels(pending.header.get("parcels", {}))
         offsets = pending.header.get("offsets", {})
@@ -101,8 +101,8 @@ class BacklogEntry:
         self.refused, self.dropped = True, False
 
 
-class Backlog:
-    """Entries by the numbers of their epochs."""
+class OpenEpochs:
+    """The open epochs of a run, by their numbers."""
 
     def __init__(
         self, epoch: int, offsets: Mapping[str, Any] | None = None, keep: int | None = None
@@ -111,24 +111,24 @@ class Backlog:
 
         Earlier versions kept the last query of a stream only, not a list: ``{"s": ["query", 1]}``.
         """
-        self._entries: dict[int, BacklogEntry] = {}
+        self._entries: dict[int, OpenEpoch] = {}
         self._oldest = epoch
         self._settled: dict[str, list[Any]] = {}
         for stream, known in (offsets or {}).items():
             self._settled[stream] = [known] if known and isinstance(known[0], str) else list(known)
         self._keep = KEEP if keep is None else keep
         self._budgeted_bytes = 0
-        self._recalled: BacklogEntry | None = None
+        self._recalled: OpenEpoch | None = None
         self._recalling: set[int] = set()
         """The positions of the records that the storage reads again."""
 
-    def __getitem__(self, epoch: int) -> BacklogEntry:
+    def __getitem__(self, epoch: int) -> OpenEpoch:
         return self._entries[epoch]
 
-    def get(self, epoch: int) -> BacklogEntry | None:
+    def get(self, epoch: int) -> OpenEpoch | None:
         return self._entries.get(epoch)
 
-    def add(self, epoch: int, entry: BacklogEntry) -> None:
+    def add(self, epoch: int, entry: OpenEpoch) -> None:
         self._entries[epoch] = entry
 
     def remove(self, epoch: int) -> None:

@@ -15,16 +15,16 @@ started for a change; they own nothing until the change is made. Laws:
   identity. From then on silence means death, also before the process has joined: one that hangs on its way is replaced.
 
 >>> sent = []
->>> roster = Roster(2, lambda to, message: sent.append(message))
->>> roster.members, sent
+>>> membership = Membership(2, lambda to, message: sent.append(message))
+>>> membership.members, sent
 ([1, 2], [Start(incarnation=1), Start(incarnation=2)])
->>> roster.want(MembershipChange(3))
->>> roster.change.newcomers, roster.is_there(roster.change)
+>>> membership.want(MembershipChange(3))
+>>> membership.change.newcomers, membership.is_there(membership.change)
 ([3], False)
->>> roster.join(3)
->>> roster.make(roster.change)
+>>> membership.join(3)
+>>> membership.make(membership.change)
 []
->>> roster.members, [round(share, 2) for share in roster.shards.shares]
+>>> membership.members, [round(share, 2) for share in membership.shards.shares]
 ([1, 2, 3], [0.33, 0.33, 0.33])
 """
 
@@ -62,7 +62,7 @@ class MembershipChange:
     """Of a repair: the epochs below this one come first; None where that is not settled yet."""
 
 
-class Roster:
+class Membership:
     """The members of a run, the change that is wanted, if any, and the shards of each member."""
 
     def __init__(

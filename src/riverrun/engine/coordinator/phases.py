@@ -20,6 +20,8 @@ A part of the coordinator, sans I/O. Laws:
   closed               any                  ignore     ignore
   ===================  ===================  =========  ===============
 
+- **Awaited or late.** What members say of an execution is taken in if it is of the present one, and if it is awaited in
+  the phase (`AWAITED`). All else is late, and dropped: the execution begins anew, or has begun anew.
 - **An interrupt ends no run.** Nothing is wrong with work that was interrupted. An epoch that nobody was told of is
   refused, as the user wants; all other work is done again.
 - **A failure is answered once.** While members are gathered, or a refusal is on its way to the log, another execution
@@ -39,6 +41,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from riverrun.engine.messages import Completed, Failed, NotReady, Ready
+
 
 class Phase(Enum):
     """What the coordinator waits for."""
@@ -48,6 +52,15 @@ class Phase(Enum):
     RUNNING = "running"
     REFUSING = "refusing"
     CLOSED = "closed"
+
+
+AWAITED: Mapping[type, frozenset[Phase]] = {
+    Ready: frozenset({Phase.STARTING}),
+    NotReady: frozenset({Phase.STARTING, Phase.RUNNING, Phase.REFUSING}),
+    Completed: frozenset({Phase.RUNNING}),
+    Failed: frozenset(Phase),  # what follows is for `REACTIONS` to say
+}
+"""For each kind of message that members send of an execution, the phases in which it is awaited."""
 
 
 class Work(Enum):

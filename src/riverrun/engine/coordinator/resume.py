@@ -5,7 +5,8 @@ says (`plan.diff`). There are three ways to go on, and the first that is possibl
 
 - **straight**: the checkpoint has every state that the program needs. Other states of the checkpoint are dropped.
 - **backfill**, where the user says ``rebuild=True``: the checkpoint has some of the states, and the others are built
-  from these, in an epoch of its own before the next epoch (`engine.backfill`).
+  from these, in an epoch of its own before the next epoch (`engine.backfill`). The user need not say so where the
+  checkpoint lacks a state only since the optimizer had left it out, as nobody read it (`plan.optimizer.unread`).
 - **replay**, where the user says ``rebuild=True`` and the log still has all epochs: nothing is taken from the
   checkpoint, and all epochs are done again.
 
@@ -18,6 +19,8 @@ Otherwise the run is refused, with the differences and with what would be needed
 - **Translated where it is read.** `Resume` has the new names for the states of one checkpoint, which is the checkpoint
   that the run goes on from. Workers rename the states when they read this checkpoint. So all that workers pin,
   send and save has the names of the new program, also at the boundary at which the run began.
+- **At its depth.** A state that the optimizer has moved out of a loop, or into one, since the checkpoint was made is
+  read at the times of its new place (`View.at_depth`).
 - **Filled once.** States that are built anew are built by instances that begin at `Resume.epoch`, before the
   checkpoint's own epoch is run. Later boundaries hold what the new program made.
 - **A checkpoint of its own.** The checkpoint that a changed program goes on from is not a checkpoint of that program.
@@ -54,15 +57,20 @@ class Resume:
     """Which states instances build anew, and from what."""
     number: int = 0
     """The number of the checkpoint."""
+    depths: Mapping[str, int] = field(default_factory=dict)
+    """The states whose times have another depth now than in the checkpoint, each with the depth."""
 
     def translate(self, number: int, states: Mapping[str, View]) -> Mapping[str, View]:
         """The states of a checkpoint under the names that they have now (*translated where it is read*)."""
         if number != self.number:
             return states
-        return {
-            name: states[old] if name == old else replace(states[old], name=name)
-            for name, old in self.keep.items()
-        }
+        translated = {}
+        for name, old in self.keep.items():
+            view = states[old]
+            if name in self.depths:
+                view = view.at_depth(self.depths[name])
+            translated[name] = view if name == old else replace(view, name=name)
+        return translated
 
 
 def make_resuming(make: MakeInstance, resume: Resume | None) -> MakeInstance:
@@ -92,21 +100,25 @@ def decide(
         about.get("code"),
     )
     comparison = compare(plan, stored)
+    depths = _depths(plan, manifest, comparison.keep)
     where = f"{plan.name!r} from checkpoint {manifest.number}"
     if comparison.is_straight:
         if comparison.dropped:
             _LOG.info("resuming %s: not needed any more: %s", where, ", ".join(comparison.dropped))
         needed = {name for node in plan.nodes for name in states_of(node)}
-        if needed == stored.states and all(new == old for new, old in comparison.keep.items()):
+        is_same = all(new == old for new, old in comparison.keep.items())
+        if needed == stored.states and is_same and not depths:
             return Continuation.STRAIGHT, None
-        return Continuation.STRAIGHT, Resume(stored.epoch, comparison.keep, number=manifest.number)
-    if not rebuild:
+        return Continuation.STRAIGHT, Resume(
+            stored.epoch, comparison.keep, number=manifest.number, depths=depths
+        )
+    if not rebuild and not (comparison.only_left_out and _is_possible(comparison)):
         raise _incompatible(where, comparison, whole)
     routes = comparison.routes
-    if not routes.inputs and not routes.stuck:
+    if _is_possible(comparison):
         _LOG.info("resuming %s: built anew: %s", where, ", ".join(comparison.rebuild))
         return Continuation.BACKFILL, Resume(
-            stored.epoch - 1, comparison.keep, routes, manifest.number
+            stored.epoch - 1, comparison.keep, routes, manifest.number, depths
         )
     if whole:
         _LOG.info("resuming %s: all epochs are done again", where)
@@ -114,9 +126,25 @@ def decide(
     raise _not_rebuildable(where, comparison)
 
 
+def _is_possible(comparison: Comparison) -> bool:
+    """Whether all states can be built from what is kept."""
+    return not comparison.routes.inputs and not comparison.routes.stuck
+
+
+def _depths(plan: Plan, manifest: Manifest, keep: Mapping[str, str]) -> dict[str, int]:
+    """The kept states whose times have another depth in the plan than in a checkpoint, each with its depth now."""
+    depths = {}
+    for node in plan.nodes:
+        for name in states_of(node):
+            shares = manifest.states[keep[name]] if name in keep else ()
+            if any(len(time) != node.depth for share in shares for time in share.upper):
+                depths[name] = node.depth
+    return depths
+
+
 def _incompatible(where: str, comparison: Comparison, whole: bool) -> CheckpointError:
     routes = comparison.routes
-    if not routes.inputs and not routes.stuck:
+    if _is_possible(comparison):
         hint = "run with rebuild=True: what is kept is taken from the checkpoint, and the rest is built anew from it"
     elif whole:
         hint = (

@@ -28,7 +28,7 @@ from itertools import pairwise
 
 import pyarrow as pa
 
-from riverrun.engine.coordinator.epochs import BacklogEntry
+from riverrun.engine.coordinator.epochs import OpenEpoch
 from riverrun.engine.messages import Feed, Inputs, Parcels
 from riverrun.plan.plan import Plan, Port
 from riverrun.rows.records import canonical_columns
@@ -104,18 +104,18 @@ def share_of_parcels(parcels: Parcels, index: int, members: list[int]) -> Parcel
 
 
 class Dealer:
-    """Makes the `Feed` of each member from an epoch of the backlog."""
+    """Makes the `Feed` of each member from an open epoch."""
 
     def __init__(self, routes: Mapping[str, InputRoute] | None = None) -> None:
         self._routes = routes or {}
 
-    def prepare(self, entry: BacklogEntry, shards: Shards) -> None:
+    def prepare(self, entry: OpenEpoch, shards: Shards) -> None:
         """Cut the rows of an epoch that is fed later, if that takes time; may be called at any time."""
         if self._routes and not entry.dropped and shards.workers > 1:
             self._shares(entry, shards)
 
     def feeds(
-        self, execution: int, epoch: int, entry: BacklogEntry, members: list[int], shards: Shards
+        self, execution: int, epoch: int, entry: OpenEpoch, members: list[int], shards: Shards
     ) -> list[tuple[int, Feed]]:
         """What each member is fed, with its address."""
         if len(members) == 1:
@@ -129,7 +129,7 @@ class Dealer:
         entry.shares = None
         return feeds
 
-    def _shares(self, entry: BacklogEntry, shards: Shards) -> list[Inputs]:
+    def _shares(self, entry: OpenEpoch, shards: Shards) -> list[Inputs]:
         """The rows of each worker, as the shards are now."""
         if entry.shares is None or entry.shares[0] is not shards:
             entry.shares = shards, shares_of(entry.inputs, shards, self._routes)

@@ -57,13 +57,16 @@ from riverrun.frontends.arguments import (
     type_in_words,
 )
 from riverrun.frontends.collections.best import Better
+from riverrun.frontends.collections.executors import choose
 from riverrun.frontends.collections.loops import (
     WIDENINGS,
     Variable,
+    Way,
     Wider,
     check_arguments,
     check_limits,
     check_over,
+    check_upkeep,
 )
 from riverrun.frontends.collections.microsteps import (
     SOLUTION,
@@ -72,8 +75,9 @@ from riverrun.frontends.collections.microsteps import (
     check_microsteps,
     micro_loop,
 )
+from riverrun.frontends.collections.rounds import LoopEnd, Solution
 from riverrun.frontends.collections.rows import Rows, deepest
-from riverrun.frontends.collections.shapes import offer_arrays, on_arrays, spread_of_send
+from riverrun.frontends.collections.shapes import on_arrays, spread_of_send
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
@@ -103,6 +107,8 @@ def iterate_delta(
     rounds: int | None,
     mode: str,
     spread_over: str,
+    maintain: str,
+    expect: int | None,
     name: str | None,
     patience: int,
 ) -> Collection:
@@ -131,6 +137,7 @@ def iterate_delta(
     check_limits(_METHOD, rounds, patience, line)
     _check_mode(mode, line)
     check_over(_METHOD, spread_over, line)
+    check_upkeep(_METHOD, mode, maintain, expect, line)
     if rounds == 0:
         return solution
     scope = deepest(solution, workset)
@@ -139,7 +146,10 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                return loop.close(step, send is not None, rounds, mode, spread_over, name, patience)
+                way = Way(
+                    rounds, None, None, keys, mode, spread_over, maintain, expect, name, patience, line
+                )  # fmt: skip
+                return loop.close(step, send is not None, way)
         except Wider as wider:
             refusal = wider.refusal
             if wider.start is workset:
@@ -215,64 +225,63 @@ class _DeltaLoop:
         self,
         step: Callable[..., Any],
         sends: bool,
-        rounds: int | None,
-        mode: str,
-        over: str,
-        name: str | None,
-        patience: int,
+        way: Way,
     ) -> Collection:
         """Build the loop. `step` gives the delta and the next workset; if it `sends`, the workset is the delta, and it
         gives the next workset."""
         builder = self._start._builder
-        loop = builder.loop(self._start.scope, name)
+        loop = builder.loop(self._start.scope, way.name)
         first = self._one_row_a_key(self._start)
-        solution = Variable.entering(first, loop, rounds, patience)
-        workset = Variable.entering(self._workset, loop, rounds, patience)
+        solution = Variable.entering(first, loop, way.rounds, way.patience)
+        workset = Variable.entering(self._workset, loop, way.rounds, way.patience)
         if sends:
             delta: Collection = workset.inside
         else:
             delta, following = self._called(step, solution.inside, workset.inside)
             before = len(builder.nodes)
-            if mode == "microstep":
+            if way.mode == "microstep":
                 taken = {solution.inside._port: SOLUTION, workset.inside._port: WORKSET}
                 check_microsteps(DeltaStep(taken, delta, following, loop), self._key, self._line)
         proposed = solution.fitting(delta, _METHOD, self._line)
-        following_solution, accepted = self._merged(solution.inside, proposed, first)
+        following_solution, parts = self._merged(solution.inside, proposed, first)
+        accepted = parts.accepted
         if sends:
             following = self._sent(step, accepted)
-            if mode == "microstep":
+            if way.mode == "microstep":
                 taken = {accepted._port: WORKSET}
                 check_microsteps(DeltaStep(taken, accepted, following, loop), self._key, self._line)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
-        sent = workset.close(following, _METHOD, self._line).given
-        result = solution.close(following_solution, _METHOD, self._line).leave()
+        following_workset = workset.close(following, _METHOD, self._line)
+        closed = solution.close(following_solution, _METHOD, self._line)
 
         def fast(at_loop: str) -> list[Shortcut]:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
-            if rounds is not None:
+            if way.rounds is not None:
                 raise NoShape("it has a number of rounds")
+            if way.maintain == "restart":
+                raise NoShape("it runs from its start in each epoch")
             try:
                 shape = spread_of_send(
                     self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
                 )  # fmt: skip
             except NoShape as why:
-                if mode != "microstep" or over == "all":
+                if way.mode != "microstep" or way.spread_over == "all":
                     raise
-                wanted = sent.select(*self._start.columns)
+                wanted = following_workset.given.select(*self._start.columns)
                 messages = DeltaStep({accepted._port: WORKSET}, accepted, wanted, loop)
-                return [
-                    Shortcut(
-                        micro_loop(
-                            messages, self._start, self._workset, self._key, self._better, self._adds_keys, patience,
-                            why, at_loop,
-                        )._port
-                    )
-                ]  # fmt: skip
-            return on_arrays(shape, patience, at_loop, over, supersteps=mode == "superstep")
+                micro = micro_loop(
+                    messages, self._start, self._workset, self._key, self._better, self._adds_keys, way.patience,
+                    why, at_loop,
+                )  # fmt: skip
+                return [Shortcut(micro._port)]
+            is_superstep = way.mode == "superstep"
+            return on_arrays(shape, way.patience, at_loop, way.spread_over, supersteps=is_superstep)
 
-        offer_arrays(fast, loop, result, mode, over, self._line)
+        variables = [closed, following_workset]
+        end = LoopEnd(key=self._key)
+        (result,) = choose(variables, [closed.leave()], way, end, fast, parts)
         return result
 
     def _called(
@@ -313,13 +322,14 @@ class _DeltaLoop:
 
     def _merged(
         self, solution: Collection, proposed: Collection, first: Collection
-    ) -> tuple[Collection, Collection]:
-        """The next solution, and the rows of it that are accepted: the new ones."""
+    ) -> tuple[Collection, Solution]:
+        """The next solution, and what it is made of: the rows of it that are accepted are the new ones."""
         mark, columns = self._mark, self._start.columns
         proposed = proposed.with_columns(**{mark: pl.lit(True)})
         if not self._adds_keys:
             proposed = proposed.join(first.select(*self._key), on=list(self._key))
-        both = solution.with_columns(**{mark: pl.lit(False)}).concat(proposed)
+        marked = solution.with_columns(**{mark: pl.lit(False)})
+        both = marked.concat(proposed)
         by: list[Any] = []
         if self._better is not None:
             by, descending = self._better.order(columns, self._key)
@@ -327,7 +337,9 @@ class _DeltaLoop:
             best = both.group_by(*self._key).top(1, by=[*by, mark], descending=[*descending, False])
         else:
             best = self._only(both, mark, "the delta")
-        return best.drop(mark), best.filter(pl.col(mark)).drop(mark)
+        following = best.drop(mark)
+        accepted = best.filter(pl.col(mark)).drop(mark)
+        return following, Solution(self._key, marked, proposed, accepted)
 
     def _only(self, rows: Collection, mark: str | None, what: str) -> Collection:
         """The only row of each key. With `mark`, the row that is marked takes the place of the other, and stays marked

@@ -179,6 +179,30 @@ def has_one_row(rows: Rows, key: Collection[str]) -> bool:
     return False
 
 
+def key_of(rows: Rows) -> tuple[str, ...] | None:
+    """Columns by which rows lie together as the last group made them; None if that is not known.
+
+    >>> import polars as pl, riverrun as rr
+    >>> sales = rr.Dataflow("s").input("sales", {"item": pl.String, "price": pl.Float64})
+    >>> key_of(sales.group_by("item").agg(paid=rr.sum("price")).select("paid", what="item"))
+    ('what',)
+    """
+    names: Mapping[str, str] = {name: name for name in rows.columns}
+    while True:
+        made = derivation_of(rows)
+        if isinstance(made, Projected):
+            taken = {outer: _picked(made.wanted[name]) for outer, name in names.items()}
+            names = {outer: name for outer, name in taken.items() if name is not None}
+            rows = made.source
+            continue
+        if not isinstance(made, Aggregated | Best | Unique):
+            return None
+        places = {inner: outer for outer, inner in names.items()}
+        if not made.key or not all(name in places for name in made.key):
+            return None
+        return tuple([places[name] for name in made.key])
+
+
 def _picked(value: Any) -> str | None:
     """The column that a name or an expression picks as it is."""
     if not isinstance(value, pl.Expr):

@@ -166,7 +166,7 @@ def _by_row(step: DeltaStep, number: int, changing: set[int]) -> BrokenCondition
     nodes = step.delta._builder.nodes
     node = nodes[number]
     operator = node.operator
-    if operator.pairs is not None:
+    if operator.pair_columns is not None:
         if all(port in step.taken or port.node in changing for port in node.inputs):
             if _is_with_solution(step, node):
                 return None
@@ -341,7 +341,7 @@ def _taken_out(step: DeltaStep, accepted: Port) -> tuple[tuple[StepNode, ...], l
         numbers.add(port.node)
         if node.operator.steps_out >= 0:
             waiting += node.inputs
-        if not node.operator.by_row and node.operator.pairs is None:
+        if not node.operator.by_row and node.operator.pair_columns is None:
             raise NoShape(
                 f"rows from outside are worked on inside of the loop, by {node.operator.describe()}; do that before it"
             )
@@ -360,7 +360,7 @@ def _taken_out(step: DeltaStep, accepted: Port) -> tuple[tuple[StepNode, ...], l
                 inputs.append(-2 - len(outside))
                 outside.append(step.delta._at(port))
         places[number] = len(made)
-        if node.operator.pairs is not None:
+        if node.operator.pair_columns is not None:
             made.append(_pairing(node, [every[port.node] for port in node.inputs], inputs))
         else:
             operator = node.operator if node.operator.steps_out >= 0 else Concat()
@@ -376,7 +376,7 @@ def _pairing(node: Node, sides: Sequence[Node], inputs: Sequence[int]) -> StepNo
         key = side.operator.copied_by
         assert key is not None
         on.append(tuple([schema.get_field_index(name) for name in key]))
-    pairs = node.operator.pairs
+    pairs = node.operator.pair_columns
     assert pairs is not None
     picked = tuple([(side, schemas[side].get_field_index(name)) for side, name in pairs])
     return StepNode(node.operator, tuple(inputs), tuple(on), picked)

@@ -43,7 +43,9 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.pull import EXTRAS, PullRounds
-from riverrun.operators.iterations.pull_loop import Combine, Formula, PullLoop
+from riverrun.operators.iterations.pull_loop import Combine, Formula, PullLoop, Tolerance
+from riverrun.operators.rounds.stops import Closeness
+from riverrun.rows.values import listed
 from riverrun.state.types import empty_batch, share_layout
 
 if TYPE_CHECKING:
@@ -92,9 +94,22 @@ class _OfValues:
     kind: Any = field(default=None, compare=False)
 
 
-def pull_on_arrays(shape: PullShape, rounds: int | None, patience: int, loop: str) -> Collection:
+def pull_on_arrays(
+    shape: PullShape,
+    rounds: int | None,
+    patience: int,
+    loop: str,
+    closeness: Closeness | None = None,
+) -> Collection:
     """The result of a loop of this shape, from one node that runs the loop on arrays. `loop` is the loop's name."""
     start = shape.start
+    within = None
+    if closeness is not None:
+        if {*closeness.key} != {*shape.key}:
+            raise NoShape(
+                f"its rounds are compared by {listed(closeness.key)}, and its groups are by {listed(shape.key)}"
+            )
+        within = Tolerance(shape.values.index(closeness.column), closeness.most)
     result = pa.schema(
         [start.schema.field(name).with_nullable(True) for name in (*shape.key, *shape.values)]
     )
@@ -114,6 +129,7 @@ def pull_on_arrays(shape: PullShape, rounds: int | None, patience: int, loop: st
         shape.formula,
         rounds,
         patience,
+        within,
     )
     arranged = [side._arranged(()) for side in sides]
     return start._add(operator, arranged, result, f"{loop}:pull").select(*start.columns)

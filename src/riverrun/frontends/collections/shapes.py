@@ -16,14 +16,14 @@ Cost: linear in the steps of the loop's body, when the program is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import PlanError, RiverrunError
+from riverrun.errors import RiverrunError
 from riverrun.frontends.collections.best import Better
 from riverrun.frontends.collections.derivation import (
     Filtered,
@@ -49,7 +49,7 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Choice, Port, Scope, Shortcut
+from riverrun.plan.plan import Port, Scope, Shortcut
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -117,55 +117,14 @@ def on_arrays(
     if over != "all":
         arranged = [side._arranged(()) for side in sides]
         alone = solution._add(operator, arranged, result, f"{loop}:spread")
-        ways.append(Shortcut(alone.select(*columns)._port, "one", edges=shape.edges._port))
+        ways.append(Shortcut(alone.select(*columns)._port, over="one", edges=shape.edges._port))
     if over == "all" or (over == "auto" and solution._builder.expected):
         shared, loops = on_all_workers(operator, sides, result, loop)
-        ways.append(Shortcut(shared.select(*columns)._port, "all", loops, shape.edges._port))
+        ways.append(Shortcut(shared.select(*columns)._port, (), "all", loops, shape.edges._port))
     return ways
 
 
-def offer_arrays(
-    fast: Callable[[str], list[Shortcut]],
-    loop: Scope,
-    result: Collection,
-    mode: str,
-    over: str,
-    line: str,
-) -> None:
-    """Offer the optimizer to run a loop on arrays, whose rows leave it as `result`; or note why that cannot be.
-
-    `fast` makes the same rows on arrays, by nodes whose names begin with a word that it is given; or it raises a
-    `NoShape`. Every `mode` but ``auto`` and ``differential`` asks for arrays, and so does every `over` but ``auto``.
-    """
-    builder = result._builder
-    if mode == "differential":
-        if over != "auto":
-            raise PlanError(
-                "plan.no_arrays",
-                f"cannot spread the loop {loop.path.rstrip('/')!r} over {over!r} with mode='differential' ({line}): "
-                "its rows are on all workers",
-                hint="leave out spread_over=, or mode='differential'",
-                line=line,
-            )
-        builder.differential[loop.number] = "mode='differential'"
-        return
-    try:
-        with builder.whole_or_not():
-            _check_seen(loop, result)
-            ways = fast(loop.path.rstrip("/"))
-    except NoShape as reason:
-        if mode != "auto" or over != "auto":
-            raise PlanError(
-                "plan.no_arrays",
-                f"cannot run the loop {loop.path.rstrip('/')!r} on arrays ({line}): {reason}",
-                hint="mode='auto' runs it on arrays if it can, and differentially otherwise",
-            ) from None
-        builder.differential[loop.number] = f"not on arrays: {reason}"
-        return
-    builder.choices.append(Choice(loop, result._port, tuple(ways), over))
-
-
-def _check_seen(loop: Scope, result: Collection) -> None:
+def check_unseen(loop: Scope, result: Collection) -> None:
     """Refuse a loop whose rounds are looked at."""
     if loop.depth > 2:
         raise NoShape("it is inside another loop")

@@ -16,12 +16,12 @@ from riverrun.operators.iterations.shared_spread import (
     NEVER,
     SIGN,
     SIGNS,
+    BringBack,
     FindLosses,
+    GiveValues,
     Post,
     SendValues,
-    Settle,
     Stage,
-    Turn,
     letter_schema,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
@@ -47,12 +47,12 @@ def on_all_workers(
     number = stage.node
     before = len(builder.scopes)
     lost = _loop(builder, scope, f"{name}:losses", stage, letters, lambda: FindLosses(number))
-    turn = builder.add(Turn(number), [Port(number, SIGNS), lost], [letters, SIGN], scope=scope)
+    turn = builder.add(BringBack(number), [Port(number, SIGNS), lost], [letters, SIGN], scope=scope)
     spread = _loop(
         builder, scope, f"{name}:spread", turn, letters, lambda: SendValues(number, loop.supersteps)
     )
     settled = builder.add(
-        Settle(number, loop), [Port(turn.node, SIGNS), spread], [result], scope=scope, name=f"{name}:shared"
+        GiveValues(number, loop), [Port(turn.node, SIGNS), spread], [result], scope=scope, name=f"{name}:shared"
     )  # fmt: skip
     return solution._at(settled), tuple(builder.scopes[before:])
 

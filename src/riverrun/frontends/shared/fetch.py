@@ -44,7 +44,7 @@ from riverrun.frontends.shared.state import (
     time_column,
     wanted_columns,
 )
-from riverrun.operators.shared.fetch import Bounds, Fetch
+from riverrun.operators.shared.fetch import Fetch
 from riverrun.operators.shared.fetch_rules import (
     REQUEST,
     Collected,
@@ -62,6 +62,7 @@ from riverrun.operators.shared.gather import (
     Requests,
 )
 from riverrun.operators.shared.marks import MARKS, Marks, Reporter
+from riverrun.operators.shared.reach import Bounds
 from riverrun.plan.plan import Port
 from riverrun.rows.column_names import check_suffix, new_name
 from riverrun.rows.types import family

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.operators.arrange import changes_of, state_schema
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Actor, Arranged, Arrangement, Context, so_far
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
@@ -88,11 +89,21 @@ class GivesResult(Arranged):
         self._order = [self._schema.positions[name] for name in columns.names]
         self.arrangement = Arrangement(context.spine(self._schema))
         self._has_given = False
+        self._rounds: list[RoundFigures] = []
+        """What the rounds did that were not told yet."""
 
     @property
     def state_key(self) -> tuple[str, ...]:
         """The key of the state."""
         return ()
+
+    def measured(self) -> Sequence[RoundFigures]:
+        """What the rounds of the last run did, in their order. Called once, after it."""
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        told, self._rounds = self._rounds, []
+        return told
 
     def give(
         self, parts: Sequence[tuple[Sequence[pa.Array], Ints]], time: Timestamp, upper: Antichain
@@ -104,6 +115,7 @@ class GivesResult(Arranged):
             for columns, diffs in parts
             if len(diffs)
         ]
+        self._rounds += self.measured()
         if is_first:
             for rows in content_of(so_far(self.arrangement.spine, upper), time):
                 given.append(rows.with_columns([rows.columns[at] for at in self._order]).negate())

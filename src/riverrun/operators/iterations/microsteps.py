@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,7 @@ import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
 from riverrun.operators.iterations.array_loop import ArrayLoop
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Context, Operator
 from riverrun.rows.values import show
 from riverrun.state.changes import Changes
@@ -76,6 +78,7 @@ class MicroLoop(Operator):
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+    runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         return f"take rows in microsteps, {self.order}; {self.broken}"
@@ -98,6 +101,8 @@ class Microsteps(ArrayLoop):
         self._rows: list[list[Changes]] = [[] for _ in self.kinds]
         self._names: list[str] = self.node.schemas[0].names
         self._last: pl.DataFrame | None = None
+        self._work = RoundFigures((), 0, 0, 0.0, 0)
+        """What the last run did: rows accepted, rows sent."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         staged = Changes(tuple(columns), len(diffs), (_TIME,), None, 0, diffs)
@@ -113,6 +118,9 @@ class Microsteps(ArrayLoop):
                 parts.append((columns, np.full(frame.height, sign, np.int64)))
         self._last = result
         return parts
+
+    def measured(self) -> Sequence[RoundFigures]:
+        return (self._work,) if self._work.touched or self._work.messages else ()
 
     def _arrow(self, frame: pl.DataFrame, at: int) -> pa.Array:
         column = frame.to_series(at).to_arrow()
@@ -150,7 +158,8 @@ class Microsteps(ArrayLoop):
                 rows=two,
             )
         waiting = deque([self._frame(self._there(len(self._rows) - 1))])
-        turns = 0
+        turns = touched = messages_sent = 0
+        began = perf_counter()
         while waiting:
             messages = waiting.popleft()
             if messages.height > TURN:
@@ -162,9 +171,12 @@ class Microsteps(ArrayLoop):
             turns += 1
             if turns > operator.patience:
                 raise self._endless(accepted, turns)
+            touched += accepted.height
             sent = self._sent(accepted, constants)
             if sent is not None and sent.rows:
+                messages_sent += sent.rows
                 waiting.append(self._frame(sent))
+        self._work = RoundFigures((), touched, messages_sent, perf_counter() - began, 0)
         return solution
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:

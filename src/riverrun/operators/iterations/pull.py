@@ -22,9 +22,17 @@ import pyarrow as pa
 from riverrun.errors import OperatorFailed
 from riverrun.operators.iterations.array_loop import ArrayLoop
 from riverrun.operators.iterations.compressed import BelowZero
-from riverrun.operators.iterations.pull_loop import Columns, Combine, Formula, Pulled, PullLoop
+from riverrun.operators.iterations.pull_loop import (
+    Columns,
+    Combine,
+    Formula,
+    Pulled,
+    PullLoop,
+    Tolerance,
+)
 from riverrun.operators.iterations.pulling import Pulling
 from riverrun.operators.iterations.words import Ints
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Context, Operator
 from riverrun.state.types import canonical
 
@@ -65,6 +73,8 @@ class PullRounds(Operator):
     rounds: int | None
     """How many rounds there are; None to go on until nothing changes."""
     patience: int
+    within: Tolerance | None = None
+    """When there are rounds enough, besides that nothing changes."""
     kind: ClassVar[str] = "pull"
     kernels: ClassVar[tuple[str, ...]] = (
         "iterations.compressing.agree_by_source",
@@ -91,10 +101,14 @@ class PullRounds(Operator):
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+    runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         combined = ", ".join(_told(each) for each in self.combine)
         rounds = "until nothing changes" if self.rounds is None else f"{self.rounds} rounds"
+        if self.within is not None:
+            most = "" if self.rounds is None else f"at most {rounds}, "
+            rounds = f"{most}until value {self.within.column} moves by no more than {self.within.tolerance!r}"
         return f"pull parts along edges, and take {combined}; {rounds}"
 
     def identity(self) -> str:
@@ -162,12 +176,24 @@ class Puller(ArrayLoop):
 
     def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
         operator, pulling = self._operator, self._pulling
-        self._last = pulling.run(rounds=operator.rounds, unchanged=True, patience=operator.patience)
+        self._last = pulling.run(
+            rounds=operator.rounds,
+            unchanged=True,
+            within=operator.within,
+            patience=operator.patience,
+        )
         net = pulling.net()
         pulling.settle()
         return [
             (columns, np.full(len(columns[0]), diff, np.int64))
             for columns, diff in ((net.new, 1), (net.old, -1))
+        ]
+
+    def measured(self) -> Sequence[RoundFigures]:
+        history = () if self._last is None else self._last.history
+        return [
+            RoundFigures((number,), each.changed, each.messages, each.milliseconds / 1e3)
+            for number, each in enumerate(history)
         ]
 
     def figures(self) -> dict[str, dict[str, int]]:

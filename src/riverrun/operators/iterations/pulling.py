@@ -141,6 +141,8 @@ class Pulling:
         self._before = RoundRows.empty(len(loop.values))
         self._now = self._before
         self._mapped: tuple[Any, ...] | None = None
+        self._messages = 0
+        """How many parts are sent along edges in a round."""
 
     # -- changes
 
@@ -315,7 +317,7 @@ class Pulling:
                 )
                 state = after
                 spent = (time.perf_counter() - begun) * 1e3
-                history.append(Round(changed, spent, unsure))
+                history.append(Round(changed, spent, unsure, self._messages))
         finally:
             self._mapped = None
         self._now = state
@@ -453,6 +455,9 @@ class Pulling:
         else:
             totals += edges.count
         self._totals = totals
+        self._messages = int(
+            self._sending.sum() if sources is None else self._sending[sources].sum()
+        )
         after = RoundRows(np.zeros(0, np.uint8), [], [])
         after.place((totals > 0).view(np.uint8))
         if np.array_equal(after.present, state.present):

@@ -6,17 +6,17 @@ of the workset by their key. `SharedSpreading` says what the workers write each 
 
 - `Stage` takes the changes of an epoch, and finds what is lost by them.
 - `FindLosses`, in a loop of its own, takes letters of what is lost, and finds what is lost by that.
-- `Turn` is run when no such letter can come any more: it brings back what was lost.
+- `BringBack` is run when no such letter can come any more: it brings back what was lost.
 - `SendValues` is in a second loop. With *supersteps* it is run when all letters of the round before are there: so a
   round ends on all workers before the next one begins, and the round counts the messages on the way. With *microsteps*
   it is run as soon as there is something to do: it sends on some of its values, best first, and looks what has come.
   There the round only counts how often letters were sent on.
-- `Settle` is run when no letter of the epoch can come any more: by progress tracking, like every other node. It gives
-  the net change, and keeps the result as its state.
+- `GiveValues` is run when no letter of the epoch can come any more: by progress tracking, like every other node. It
+  gives the net change, and keeps the result as its state.
 
 Letters travel as rows do, by an exchange that reads who they go to (`Post`), and at times of the two loops. Laws:
 
-- **Oracle.** As of each epoch, the rows that `Settle` has given are the result of the loop run from scratch.
+- **Oracle.** As of each epoch, the rows that `GiveValues` has given are the result of the loop run from scratch.
 - **Derived.** The arrays follow from the arrangements. The first epoch after a start takes all rows, on all workers,
   and what comes out is compared with the saved result: so any number of workers may go on with it.
 
@@ -38,6 +38,7 @@ from riverrun.operators.iterations.messages import Message
 from riverrun.operators.iterations.shared_spreading import Letters, SharedSpreading, addressees
 from riverrun.operators.iterations.spread import EDGES, SOLUTION, SpreadLoop
 from riverrun.operators.iterations.spreading import Settled
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import (
     Actor,
     Columns,
@@ -57,7 +58,7 @@ SIGN = pa.schema([pa.field("sign", pa.bool_())])
 """The columns of a row that only says: there is something to do."""
 _SIGN = (pa.array([True]),)
 LETTERS, SIGNS = range(2)
-"""The outputs of `Stage`, `FindLosses`, `Turn` and `SendValues`."""
+"""The outputs of `Stage`, `FindLosses`, `BringBack` and `SendValues`."""
 ANSWERED = 2
 """The round in which the answers are there to what was asked before the first one."""
 NEVER = 1 << 62
@@ -116,7 +117,7 @@ class Staging(TakesRows):
         )
         self.supersteps = loop.supersteps
         self.is_turning = False
-        """Whether `Turn` is to be run in this epoch, and was not yet."""
+        """Whether `BringBack` is to be run in this epoch, and was not yet."""
         self.asks = False
         """Whether this worker waits for values that it has asked for. Without them it would send on many values that
         are not the best."""
@@ -188,6 +189,7 @@ class FindLosses(_OfStage, Operator):
     """Takes letters of what is lost."""
 
     kind: ClassVar[str] = "losses"
+    is_part_of_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "find the values that came by values which are lost"
@@ -209,7 +211,7 @@ class Losing(_Writing):
 
 
 @dataclass(frozen=True)
-class Turn(_OfStage, Operator):
+class BringBack(_OfStage, Operator):
     """Brings back what is lost, and begins to spread what is new."""
 
     kind: ClassVar[str] = "turn"
@@ -217,11 +219,11 @@ class Turn(_OfStage, Operator):
     def describe(self) -> str:
         return "bring lost values back to their start"
 
-    def start(self, context: Context) -> Turning:
-        return Turning(context, self.stage)
+    def start(self, context: Context) -> BringingBack:
+        return BringingBack(context, self.stage)
 
 
-class Turning(_Writing):
+class BringingBack(_Writing):
     """Brings back what is lost, on a worker."""
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -242,7 +244,7 @@ class Turning(_Writing):
             letters.append(spreading.wake())
         else:
             staging.asks = bool(letters) and not staging.supersteps
-            letters += spreading.work(only_letters=staging.asks)
+            letters += spreading.work(0, only_letters=staging.asks)
             if spreading.is_busy or staging.asks:
                 letters.append(spreading.wake())
         send(self.context, letters, time)
@@ -255,6 +257,7 @@ class SendValues(_OfStage, Operator):
 
     supersteps: bool
     kind: ClassVar[str] = "spread"
+    is_part_of_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "send values on, " + (
@@ -300,7 +303,7 @@ class Spreads(_Writing):
             staging.asks = False
         for changes in self._held.pop(time, ()):
             spreading.hear(changes.columns)
-        send(self.context, spreading.work(only_letters=staging.asks), time)
+        send(self.context, spreading.work(time[1] + 1, only_letters=staging.asks), time)
         following = (time[0], time[1] + 1)
         if (
             (spreading.is_busy or staging.asks)
@@ -317,13 +320,14 @@ class Spreads(_Writing):
 
 
 @dataclass(frozen=True)
-class Settle(_OfStage, Operator):
+class GiveValues(_OfStage, Operator):
     """Gives the net change of an epoch, when nothing of it can come any more."""
 
     loop: SpreadLoop
     kind: ClassVar[str] = "settle"
     keeps_state: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+    runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         return "the values, when none can get better"
@@ -334,14 +338,14 @@ class Settle(_OfStage, Operator):
     def placement(self, inputs: Sequence[PlacedInput], schema: pa.Schema) -> set[Columns]:
         return {tuple(range(self.loop.key))}
 
-    def start(self, context: Context) -> Settling:
-        return Settling(context, self)
+    def start(self, context: Context) -> GivingValues:
+        return GivingValues(context, self)
 
 
-class Settling(GivesResult):
+class GivingValues(GivesResult):
     """The values of a worker's keys."""
 
-    def __init__(self, context: Context, operator: Settle) -> None:
+    def __init__(self, context: Context, operator: GiveValues) -> None:
         super().__init__(context)
         staging = context.actors[operator.stage]
         assert isinstance(staging, Staging)
@@ -353,7 +357,7 @@ class Settling(GivesResult):
     @property
     def state_key(self) -> tuple[str, ...]:
         operator = self.node.operator
-        assert isinstance(operator, Settle)
+        assert isinstance(operator, GiveValues)
         return tuple(self.node.schemas[0].names[: operator.loop.key])
 
     def receive(self, port: int, changes: Changes) -> None:
@@ -365,6 +369,9 @@ class Settling(GivesResult):
         self._last = spreading.settle()
         self._sent, self._letters = spreading.letters - self._letters, spreading.letters
         self.give([self._last.result()], time, upper)
+
+    def measured(self) -> Sequence[RoundFigures]:
+        return () if self._last is None else self._last.history
 
     def figures(self) -> dict[str, dict[str, int]]:
         last = self._last

@@ -34,6 +34,7 @@ Cost: as `spreading`; a letter costs some 100 ns on each side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ from riverrun.operators.iterations.adjacency import NO_EDGES, NO_ENDS
 from riverrun.operators.iterations.messages import Message
 from riverrun.operators.iterations.slots import Numbers, grown
 from riverrun.operators.iterations.spreading import Settled, Spreading, _joined, _own
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.rows.values import show
 from riverrun.state.changes import split_rows
 from riverrun.state.columns import Ints, int64_column, take_columns
@@ -109,6 +111,10 @@ class SharedSpreading(Spreading):
         than to send on."""
         self.letters = 0
         """How many letters were written so far."""
+        self._supersteps: list[RoundFigures] = []
+        """What each superstep of this epoch did on this worker."""
+        self._spent = self._noted = 0.0
+        """The seconds of work in this epoch, and those of them that are noted for supersteps."""
 
     @property
     def is_new(self) -> bool:
@@ -130,6 +136,8 @@ class SharedSpreading(Spreading):
             return
         super()._begin()
         self.is_hasty = False
+        self._supersteps = []
+        self._spent = self._noted = 0.0
         self._report[:] = 0
         self._report[plain.LOWEST] = 0 if self._superstep else plain.QUEUES
 
@@ -292,6 +300,11 @@ class SharedSpreading(Spreading):
     def hear(self, letters: Letters) -> None:
         """Take values that other workers sent, and their questions."""
         self._begin()
+        began = perf_counter()
+        self._hear(letters)
+        self._spent += perf_counter() - began
+
+    def _hear(self, letters: Letters) -> None:
         *keys, about, words, hops = letters
         kinds, senders = _kinds_and_senders(about)
         is_other = kinds >= kernels.NEWS
@@ -323,14 +336,17 @@ class SharedSpreading(Spreading):
             self._quantum = min(self._quantum << 1, MOST_QUANTUM)
             self.is_hasty = False
 
-    def work(self, *, only_letters: bool = False) -> list[Letters]:
+    def work(self, superstep: int = 0, *, only_letters: bool = False) -> list[Letters]:
         """Send some values on: with peers, those of one round, or the best of them; letters about values.
 
-        With `only_letters`, values that are to be sent on within this worker wait.
+        `superstep` is the number of the round. With `only_letters`, values that are to be sent on within this worker
+        wait.
         """
         self._begin()
+        began = perf_counter()
         graph, report = self._graph, self._report
         while report[plain.QUEUED] and not only_letters:
+            senders, before = int(report[plain.QUEUED]), int(report[plain.MESSAGES])
             quantum = EVERYTHING if self._superstep or not self._peers else self._quantum
             status = kernels.work(
                 self._worker, quantum, self._values, self._cells, self._flags, graph.lists, graph.ends,
@@ -338,6 +354,11 @@ class SharedSpreading(Spreading):
             )  # fmt: skip
             if status != plain.DONE:
                 raise self._failure(status)
+            now = perf_counter()
+            self._spent, began = self._spent + now - began, now
+            if self._superstep:
+                self._note(superstep, senders, int(report[plain.MESSAGES]) - before)
+                superstep += 1
             if self._peers:
                 break
         count = int(report[kernels.SENT])
@@ -365,9 +386,27 @@ class SharedSpreading(Spreading):
                 raise self._failure(status)
         self._touched = int(report[plain.TOUCHES])
         touched = self._scratch[plain.TOUCHED_SLOTS, : self._touched]
-        settled = self._settled_of(touched[self._links[kernels.OWNER, touched] == self._worker])
+        own = touched[self._links[kernels.OWNER, touched] == self._worker]
+        settled = self._settled_of(own, self._told_rounds(len(own)))
         self._open = False
         return settled
+
+    def _note(self, superstep: int, senders: int, messages: int) -> None:
+        """Note what a superstep did, with the time since the one before."""
+        seconds, self._noted = self._spent - self._noted, self._spent
+        self._supersteps.append(RoundFigures((superstep,), senders, messages, seconds))
+
+    def _told_rounds(self, touched: int) -> list[RoundFigures]:
+        """What this epoch did here: a row for each superstep, of which the first has what was sent before it, too; or
+        one row of all work in the order of values."""
+        messages = int(self._report[plain.MESSAGES])
+        if self._supersteps:
+            first, *later = self._supersteps
+            before = messages - sum(each.messages for each in self._supersteps)
+            return [first._replace(messages=first.messages + before), *later]
+        if touched or messages:
+            return [RoundFigures((), touched, messages, self._spent, 0)]
+        return []
 
     def _endless(self) -> OperatorFailed:
         slot = int(self._report[plain.SLOT])

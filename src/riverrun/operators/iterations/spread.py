@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from riverrun.operators.iterations.array_loop import ArrayLoop
 from riverrun.operators.iterations.spreading import Message, Settled, Spreading
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Context, Operator
 from riverrun.state.columns import Ints
 
@@ -68,6 +69,7 @@ class SpreadLoop(Operator):
     keeps_state: ClassVar[bool] = True
     reads_arrangements: ClassVar[bool] = True
     gives_content: ClassVar[bool] = True
+    runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
         best = "greatest" if self.greatest else "least"
@@ -115,6 +117,9 @@ class Spreader(ArrayLoop):
     def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
         self._last = self._spreading.converge()
         return [self._last.result()]
+
+    def measured(self) -> Sequence[RoundFigures]:
+        return () if self._last is None else self._last.history
 
     def figures(self) -> dict[str, dict[str, int]]:
         last = self._last

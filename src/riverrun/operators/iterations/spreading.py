@@ -53,8 +53,10 @@ from riverrun.operators.iterations.adjacency import (
     EdgeChange,
 )
 from riverrun.operators.iterations.messages import Message, Ranks, Words
+from riverrun.operators.iterations.round_clock import RoundClock
 from riverrun.operators.iterations.slots import Numbers, Slots, grown
 from riverrun.operators.iterations.starts import StartValues
+from riverrun.plan.loop_figures import RoundFigures
 from riverrun.rows.values import show
 from riverrun.state.columns import Ints, column_table, int64_column, take_columns
 from riverrun.state.kernels.iterations import cells as at
@@ -66,6 +68,7 @@ from riverrun.state.kernels.iterations.starts import SOLUTION, WORKSET
 __all__ = ["Message", "Settled", "Spreading"]
 
 _LEAST = 64
+_ROUNDS = 4096  # rounds at most from one look at the clock to the next
 _PATIENCE = 100_000
 _NO_LIMIT = 1 << 30
 
@@ -94,6 +97,8 @@ class Settled:
     """Rounds of supersteps; 1 for all work in order of values, 0 for none."""
     deepest: int
     """The greatest depth that a value got in this epoch."""
+    history: tuple[RoundFigures, ...] = ()
+    """What each superstep did; of work in order of values, all of it at once."""
 
     def result(self) -> tuple[tuple[pa.Array, ...], Ints]:
         """The net change of the result: columns of keys and values, and diffs."""
@@ -163,6 +168,8 @@ class Spreading:
         self._scratch = np.empty((kernels.SCRATCH_FIELDS, 0), np.int32)
         self._queues = np.full((2, kernels.QUEUES), -1, np.int32)
         self._report = np.zeros(kernels.REPORT_FIELDS, np.int64)
+        rounds = _ROUNDS if order == "superstep" else 0
+        self._history = np.zeros((kernels.HISTORY_FIELDS, rounds), np.int64)
         how = self._how = np.zeros(kernels.HOW_FIELDS, np.int64)
         how[: kernels.CONSTANT] = (
             operation, self._words.form, self._words.flip, self._words.low, self._words.high,
@@ -352,18 +359,22 @@ class Spreading:
         restart = self._choose_rule()
         how[kernels.RULE], how[kernels.RESTART] = self._rule, restart
         self._empty = False
-        graph, scratch = self._graph, self._scratch
-        status = kernels.settle(
-            self._values, self._cells, self._flags, graph.lists, graph.ends, graph.weights, graph.edges,
-            graph.edge_weights, scratch[kernels.STARTED_SLOTS, : self._started],
-            _joined([change.gone for change in self._changes], NO_ENDS),
-            _joined([change.fresh for change in self._changes], NO_EDGES),
-            self._queues, scratch, how, report,
-        )  # fmt: skip
+        graph, scratch, clock = self._graph, self._scratch, RoundClock(self._history, report)
+        status = kernels.PAUSED
+        while status == kernels.PAUSED:
+            status = kernels.settle(
+                self._values, self._cells, self._flags, graph.lists, graph.ends, graph.weights, graph.edges,
+                graph.edge_weights, scratch[kernels.STARTED_SLOTS, : self._started],
+                _joined([change.gone for change in self._changes], NO_ENDS),
+                _joined([change.fresh for change in self._changes], NO_EDGES),
+                self._queues, scratch, how, report, self._history,
+            )  # fmt: skip
+            clock.look()
         self._touched = int(report[kernels.TOUCHES])
         if status != kernels.DONE:
             raise self._failure(status)
-        settled = self._settled_of(self._scratch[kernels.TOUCHED_SLOTS, : self._touched])
+        slots = self._scratch[kernels.TOUCHED_SLOTS, : self._touched]
+        settled = self._settled_of(slots, clock.rounds())
         self._failed = self._open = False
         return settled
 
@@ -385,8 +396,8 @@ class Spreading:
             return True
         return before != self._rule and self._rule != kernels.CLOSURE
 
-    def _settled_of(self, slots_touched: Numbers) -> Settled:
-        """The net change of some slots that were touched in this epoch."""
+    def _settled_of(self, slots_touched: Numbers, history: Sequence[RoundFigures]) -> Settled:
+        """The net change of some slots that were touched in this epoch, of which `history` is the work."""
         report = self._report
         touched = len(slots_touched)
         numbers = np.empty((4, 2 * touched), np.int64)
@@ -409,6 +420,7 @@ class Spreading:
             int(report[kernels.TRIMMED]),
             int(report[kernels.ROUNDS]),
             int(report[kernels.DEEPEST]),
+            tuple(history),
         )
 
     # -- putting back, and rebuilding

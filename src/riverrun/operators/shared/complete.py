@@ -7,9 +7,9 @@ for (`fetch`). The reply to a late request has no values, and carries the comple
 Equal records are *copies*: one record with a diff of more than one, and with as many replies for each place. The
 replies to the requests of a deletion have diffs below zero. Laws:
 
-- **All replies.** A record is *whole*, and waits no longer, when each of its places has as many replies, late ones
+- **All replies.** A record is *complete*, and waits no longer, when each of its places has as many replies, late ones
   included, as the record has copies.
-- **Late copies stop.** The copies of a whole record that go no further are as many as the late replies of one place,
+- **Late copies stop.** The copies of a complete record that go no further are as many as the late replies of one place,
   the place with the most of them. The other copies go on.
 - **Late deletions.** A late reply to a deletion takes back the last reply of its place that was not late. Where every
   reply of the place was late, it takes back a late one. So a deletion takes effect at once, and late replies that come
@@ -39,11 +39,11 @@ _IN_TIME, _LATE, _TAKES_BACK = range(3)
 
 
 @dataclass(frozen=True)
-class Whole:
-    """Which records are whole, and which records and replies are left to wait, added up."""
+class CompleteRecords:
+    """Which records are complete, and which records and replies are left to wait, added up."""
 
     rows: Rows
-    """Positions of whole records among the records: once for each choice of replies."""
+    """Positions of complete records among the records: once for each choice of replies."""
     sizes: Rows
     """How many requests each of these records has made."""
     diffs: Rows
@@ -75,7 +75,7 @@ class _Lots:
         return np.flatnonzero(_differ(self.group, self.place))
 
 
-def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
+def find_complete(records: Changes, replies: Changes, stamps: int = 0) -> CompleteRecords:
     """Match records (ids, number of requests, columns) with replies (ids, place, time given, values).
 
     The time at which a reply was given has as many columns as `stamps`.
@@ -126,7 +126,7 @@ def find_whole(records: Changes, replies: Changes, stamps: int = 0) -> Whole:
     gone = done | ((diffs == 0) & (uneven == 0))
     waiting = np.flatnonzero(known & (diffs != 0) & ~done)
     left_lots = np.flatnonzero(~gone[group] & (sums != 0))
-    return Whole(
+    return CompleteRecords(
         first[sent[rows]], needed[sent[rows]], row_diffs, lots.reply[from_lots],
         first[waiting], diffs[waiting], lots.reply[left_lots], sums[left_lots],
     )  # fmt: skip

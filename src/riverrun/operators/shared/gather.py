@@ -5,8 +5,8 @@ are answered there (`fetch`), while the record waits here. Record and replies me
 of hash of its columns, which travel with its requests in place of the record: both go to the worker that owns the hash.
 Laws:
 
-- **Once, when whole.** A record goes on once, with its replies in the order of its requests, at the time at which the
-  last reply is there. It waits for no other record.
+- **Once, when complete.** A record goes on once, with its replies in the order of its requests, at the time at which
+  the last reply is there. It waits for no other record.
 - **Late goes no further.** A record with a late request goes no further. Where a request of a deletion is late, an
   answer that was given stays. A record that still waits is taken back whatever the time. Among equal records that is
   the last of those that came in time; only where none came in time, one that goes no further anyway. No late record
@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 
 from riverrun.errors import SchemaError
 from riverrun.operators.linear import list_parents
-from riverrun.operators.shared.complete import Whole, find_whole
+from riverrun.operators.shared.complete import CompleteRecords, find_complete
 from riverrun.operators.shared.rules import called
 from riverrun.plan.identity import code_of
 from riverrun.plan.operator import Actor, Context, Linear, Operator, by_time
@@ -263,12 +263,12 @@ class Gathering(Actor):
                 pieces.insert(0, waiting[port].map_times(lambda _: time))
             both.append(Changes.concat(pieces) if pieces else self._none(port, time))
         records, replies = both
-        whole = find_whole(records, replies, self._stamps)
-        if len(whole.rows):
-            self._send(records, replies, whole)
+        complete = find_complete(records, replies, self._stamps)
+        if len(complete.rows):
+            self._send(records, replies, complete)
         left = (
-            _with_diffs(records.take(whole.records_left), whole.record_diffs),
-            _with_diffs(replies.take(whole.replies_left), whole.reply_diffs),
+            _with_diffs(records.take(complete.records_left), complete.record_diffs),
+            _with_diffs(replies.take(complete.replies_left), complete.reply_diffs),
         )
         if left[0].rows or left[1].rows:
             self._waiting[rounds] = left
@@ -282,13 +282,13 @@ class Gathering(Actor):
         fields = self._held_as[port]
         return Changes(canonical_columns(empty_batch(fields), fields), 0, (time,), None, 1, None)
 
-    def _send(self, records: Changes, replies: Changes, whole: Whole) -> None:
-        chosen = records.take(whole.rows)
-        offsets = pa.array(np.append(0, np.cumsum(whole.sizes)))
-        values = replies.take(whole.replies).columns[3 + self._stamps :]
+    def _send(self, records: Changes, replies: Changes, complete: CompleteRecords) -> None:
+        chosen = records.take(complete.rows)
+        offsets = pa.array(np.append(0, np.cumsum(complete.sizes)))
+        values = replies.take(complete.replies).columns[3 + self._stamps :]
         lists = tuple(pa.LargeListArray.from_arrays(offsets, column) for column in values)
         columns = (*chosen.columns[3:], *lists)
-        self.context.push(Changes(columns, chosen.rows, chosen.times, None, 0, whole.diffs), 0)
+        self.context.push(Changes(columns, chosen.rows, chosen.times, None, 0, complete.diffs), 0)
 
     def saved(self, epoch: int) -> dict[str, View]:
         depth, loops = self.node.depth, self._loops
@@ -322,14 +322,14 @@ class Gathering(Actor):
             fields = pa.schema([*schema.key, *schema.value])
             columns = canonical_columns(saved.select(list(range(saved.num_columns - 1))), fields)
             cut = len(columns) - self._loops
-            whole = Changes(columns[:cut], saved.num_rows, (time,), None, 0, counts)
+            complete = Changes(columns[:cut], saved.num_rows, (time,), None, 0, counts)
             rounds = list(zip(*(column.to_pylist() for column in columns[cut:]), strict=True))
             groups: dict[tuple[int, ...], list[int]] = {}
-            for row in range(whole.rows):
+            for row in range(complete.rows):
                 groups.setdefault(rounds[row] if rounds else (), []).append(row)
             for each, rows in groups.items():
                 both = by_rounds.setdefault(each, [self._none(0, time), self._none(1, time)])
-                both[port] = whole.take(np.array(rows))
+                both[port] = complete.take(np.array(rows))
         self._waiting = {each: (both[0], both[1]) for each, both in by_rounds.items()}
 
 

@@ -43,23 +43,23 @@ def all_workers(rows: int) -> float:
     return LOAD * rows / WORKERS + LETTER * away / WORKERS + HOPS * HOP
 
 
-def cheapest(plan: Plan, choice: Choice) -> tuple[Shortcut, str]:
-    """The way to take, and the reason, if there was anything to choose."""
+def cheapest(plan: Plan, choice: Choice) -> tuple[Shortcut, str, str]:
+    """The way to take; and in words, if there was anything to choose, the reason and what another way would cost."""
+    if choice.ways[0].edges is None:
+        return choice.ways[0], "", ""
     by_name = {way.over: way for way in choice.ways}
     if choice.over != "auto":
-        return by_name[choice.over], f"on {_named(choice.over)}, as asked for"
-    edges = choice.ways[0].edges
-    if edges is None:
-        return choice.ways[0], ""
-    rows = expected_rows(plan, edges)
+        return by_name[choice.over], f"on {_named(choice.over)}, as asked for", ""
+    rows = expected_rows(plan, choice.ways[0].edges)
     if rows is None or len(by_name) == 1:
-        return by_name["one"], "on one worker, as no size is known (expect= of inputs)"
+        return by_name["one"], "on one worker, as no size is known (expect= of inputs)", ""
     costs = {"one": one_worker(rows), "all": all_workers(rows)}
     over = min(costs, key=costs.__getitem__)
     other = "all" if over == "one" else "one"
     return (
         by_name[over],
-        f"on {_named(over)}, for {rows:,} rows: about {costs[over]:.2g} s, and {costs[other]:.2g} s on {_named(other)}",
+        f"on {_named(over)}, for {rows:,} rows: about {costs[over]:.2g} s",
+        f"{costs[other]:.2g} s on {_named(other)}; ",
     )
 
 

@@ -17,7 +17,7 @@ one. `costs` says which of the others is taken. Laws:
 >>> best = rr.loops.least("label")
 >>> flow.output("labels", labels.iterate_delta(send(labels), key="node", send=send, better=best))
 >>> written = flow._builder.build()
->>> taken = optimized(written)
+>>> taken = with_ways_taken(written)
 >>> len(written.scopes), {node.scope.path for node in taken.nodes}
 (2, {''})
 """
@@ -27,11 +27,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from riverrun.errors import PlanError
 from riverrun.plan.optimizer.costs import cheapest
-from riverrun.plan.plan import Choice, Node, Plan, Port, Shortcut
+from riverrun.plan.plan import Choice, Node, Plan, Port, Reason, Shortcut
 
 
-def optimized(plan: Plan) -> Plan:
+def with_ways_taken(plan: Plan) -> Plan:
     """The plan with one way for each choice."""
     while plan.choices:
         plan = _taken(plan, plan.choices[0])  # which renumbers what is left
@@ -39,27 +40,38 @@ def optimized(plan: Plan) -> Plan:
 
 
 def _taken(plan: Plan, choice: Choice) -> Plan:
-    """The plan in which consumers of `choice.loop` take from `choice.instead`, and the loop is gone."""
+    """The plan in which consumers of `choice.loop` take from another way, and the loop is gone."""
     others = tuple(each for each in plan.choices if each is not choice)
     if _is_seen(plan, choice):
+        if choice.must:
+            raise _seen(choice)
         gone = _idle(plan.nodes, _nodes_of(plan, choice.ways))
         return without(replace(plan, choices=others), gone)
-    way, reason = cheapest(plan, choice)
+    way, why, others_cost = cheapest(plan, choice)
+    ends = choice.ends(way)
     nodes = list(plan.nodes)
     for node in plan.nodes:
-        if choice.leave in node.inputs:
-            inputs = tuple([way.port if port == choice.leave else port for port in node.inputs])
+        if not ends.keys().isdisjoint(node.inputs):
+            inputs = tuple([ends.get(port, port) for port in node.inputs])
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
     left = _nodes_of(plan, [each for each in choice.ways if each is not way])
-    gone = _idle(nodes, {*inside, choice.leave.node, *left})
-    reasons = {**plan.reasons, way.port.node: reason} if reason else plan.reasons
+    gone = _idle(nodes, {*inside, *left} | {port.node for port in choice.leaves})
+    kept = [number for number in inside if nodes[number].operator.keeps_state]
+    text = f"in place of the nodes of {choice.loop.path.rstrip('/')!r}"
+    reason = Reason(
+        "loops",
+        (nodes[way.port.node].name,),
+        f"{text}, {why}" if why else text,
+        f"{others_cost}{len(inside)} nodes in each round, {len(kept)} of which keep the changes of all rounds",
+    )
+    reasons = (*plan.reasons, reason)
     return without(replace(plan, nodes=tuple(nodes), choices=others, reasons=reasons), gone)
 
 
 def _nodes_of(plan: Plan, ways: Iterable[Shortcut]) -> set[int]:
     """The nodes at the ends of some ways, and those in loops of the ways."""
-    nodes = {way.port.node for way in ways}
+    nodes = {port.node for way in ways for port in way.ports}
     loops = [loop for way in ways for loop in way.loops]
     nodes |= {
         node.number for node in plan.nodes if any(node.scope.is_inside(loop) for loop in loops)
@@ -73,11 +85,21 @@ def _is_seen(plan: Plan, choice: Choice) -> bool:
         if node.scope.is_inside(choice.loop):
             if node.operator.public_name or node.operator.passes_all:
                 return True
-        elif node.number != choice.leave.node and any(
+        elif all(node.number != port.node for port in choice.leaves) and any(
             plan.nodes[port.node].scope.is_inside(choice.loop) for port in node.inputs
         ):
             return True
     return False
+
+
+def _seen(choice: Choice) -> PlanError:
+    loop = choice.loop.path.rstrip("/")
+    return PlanError(
+        "plan.loop_seen",
+        f"cannot look into the loop {loop!r}: it does not run as the nodes that its body made",
+        hint="take what leaves the loop: the result of iterate",
+        loop=loop,
+    )
 
 
 def _idle(nodes: Iterable[Node], gone: set[int]) -> set[int]:
@@ -118,15 +140,16 @@ def without(plan: Plan, gone: set[int]) -> Plan:
     for each in plan.choices:
         ways = tuple([_way(way, places) for way in each.ways if way.port.node in places])
         if each.leave.node in places and ways:
-            choices.append(replace(each, leave=_moved(each.leave, places), ways=ways))
-    reasons = {places[at]: reason for at, reason in plan.reasons.items() if at in places}
+            leave, *also = [_moved(port, places) for port in each.leaves]
+            choices.append(replace(each, leave=leave, also=tuple(also), ways=ways))
     expected = {places[at]: rows for at, rows in plan.expected.items() if at in places}
-    return Plan(plan.name, nodes, plan.scopes, tuple(choices), plan.differential, reasons, expected)
+    return replace(plan, nodes=nodes, choices=tuple(choices), expected=expected)
 
 
 def _way(way: Shortcut, places: Mapping[int, int]) -> Shortcut:
     edges = None if way.edges is None else _moved(way.edges, places)
-    return replace(way, port=_moved(way.port, places), edges=edges)
+    port, *also = [_moved(port, places) for port in way.ports]
+    return replace(way, port=port, also=tuple(also), edges=edges)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:

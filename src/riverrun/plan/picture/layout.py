@@ -161,7 +161,7 @@ def _layers(blocks: Sequence[Rectangle], forward: Sequence[Curve]) -> list[int]:
 
 
 @dataclass(eq=False)
-class _Cell:
+class _Spot:
     """A block, or the slot of a long link, in a layer."""
 
     number: int
@@ -183,14 +183,14 @@ class _Cell:
 class _Segment:
     """The part of a link between two layers that follow each other."""
 
-    upper: _Cell
-    lower: _Cell
+    upper: _Spot
+    lower: _Spot
     leaves: float
     arrives: float
 
     @property
     def alone(self) -> bool:
-        """Whether no other link leaves its upper cell, and none arrives at its lower one."""
+        """Whether no other link leaves its upper spot, and none arrives at its lower one."""
         return len(self.upper.below) == 1 and len(self.lower.above) == 1
 
     @property
@@ -210,8 +210,8 @@ class _Segment:
 class _Grid:
     blocks: Sequence[Rectangle]
     links: Sequence[Curve]
-    rows: list[list[_Cell]]
-    cells: list[_Cell]  # of the blocks
+    rows: list[list[_Spot]]
+    spots: list[_Spot]  # of the blocks
     paths: list[list[_Segment]]  # of each link; none for those that go back
 
     @classmethod
@@ -222,23 +222,23 @@ class _Grid:
         back: Sequence[bool],
         layers: Sequence[int],
     ) -> _Grid:
-        cells = [
-            _Cell(at, layers[at], max(block.width, 1.0), block.height, at)
+        spots = [
+            _Spot(at, layers[at], max(block.width, 1.0), block.height, at)
             for at, block in enumerate(blocks)
         ]
-        rows: list[list[_Cell]] = [[] for _ in range(max(layers) + 1)]
-        for cell in cells:
-            rows[cell.layer].append(cell)
+        rows: list[list[_Spot]] = [[] for _ in range(max(layers) + 1)]
+        for spot in spots:
+            rows[spot.layer].append(spot)
         paths: list[list[_Segment]] = []
         for link, goes_back in zip(links, back, strict=True):
             paths.append([])
             if goes_back:
                 continue
-            upper = cells[link.source]
+            upper = spots[link.source]
             for layer in range(layers[link.source] + 1, layers[link.target] + 1):
-                lower = cells[link.target]
+                lower = spots[link.target]
                 if layer < layers[link.target]:
-                    lower = _Cell(len(rows[layer]), layer, 1.0)
+                    lower = _Spot(len(rows[layer]), layer, 1.0)
                     rows[layer].append(lower)
                 leaves = link.leaves if upper.block is not None else 0.0
                 fixed = lower.block is not None and not blocks[lower.block].swaps
@@ -247,7 +247,7 @@ class _Grid:
                 lower.above.append(segment)
                 paths[-1].append(segment)
                 upper = lower
-        return cls(blocks, links, rows, cells, paths)
+        return cls(blocks, links, rows, spots, paths)
 
     # -- order
 
@@ -262,9 +262,9 @@ class _Grid:
                 # Equal barycentres swap every other time, so that the search does not get stuck.
                 if sweep % 4 >= 2:
                     row.reverse()
-                row.sort(key=lambda cell: _barycentre(cell, down))
-                for at, cell in enumerate(row):
-                    cell.at = at
+                row.sort(key=lambda spot: _barycentre(spot, down))
+                for at, spot in enumerate(row):
+                    spot.at = at
             self._swap_neighbours()
             crossings = self._crossings()
             if crossings < best:
@@ -288,23 +288,23 @@ class _Grid:
         for link, path in zip(self.links, self.paths, strict=True):
             if path:
                 wanted.setdefault(link.target, []).append(link.arrives)
-        for cell in self.cells:
-            if self.blocks[cell.number].swaps:
-                cell.above.sort(key=lambda segment: segment.ends[0])
-                places = sorted(wanted.get(cell.number, ()))
-                for segment, arrives in zip(cell.above, places, strict=True):
+        for spot in self.spots:
+            if self.blocks[spot.number].swaps:
+                spot.above.sort(key=lambda segment: segment.ends[0])
+                places = sorted(wanted.get(spot.number, ()))
+                for segment, arrives in zip(spot.above, places, strict=True):
                     segment.arrives = arrives
 
     def _number(self) -> None:
         for row in self.rows:
-            for at, cell in enumerate(row):
-                cell.at = at
+            for at, spot in enumerate(row):
+                spot.at = at
 
     def _crossings(self) -> int:
         crossings = 0
         for row in self.rows:
             ends: list[float] = []
-            for _, lower in sorted(s.ends for cell in row for s in cell.below):
+            for _, lower in sorted(s.ends for spot in row for s in spot.below):
                 crossings += len(ends) - bisect_right(ends, lower)
                 insort(ends, lower)
         return crossings
@@ -312,35 +312,35 @@ class _Grid:
     # -- coordinates
 
     def straighten(self) -> None:
-        """Move cells along their layers to where their links are straightest."""
+        """Move spots along their layers to where their links are straightest."""
         for row in self.rows:
             x = 0.0
-            for cell in row:
-                cell.x = x + cell.width / 2
-                x += cell.width + BESIDE
+            for spot in row:
+                spot.x = x + spot.width / 2
+                x += spot.width + BESIDE
         for turn in range(STRAIGHTENING):
             rows = self.rows if turn % 2 == 0 else self.rows[::-1]
             settled = turn >= STRAIGHTENING // 2
-            places = [cell.x for row in rows for cell in row]
+            places = [spot.x for row in rows for spot in row]
             middle = sum(places) / len(places)
             for row in rows:
                 _settle(row, middle, settled or turn % 2 == 0, settled or turn % 2 == 1)
         for row in self.rows[1:]:
             _align(row)
-        left = min(cell.x - cell.width / 2 for row in self.rows for cell in row)
+        left = min(spot.x - spot.width / 2 for row in self.rows for spot in row)
         for row in self.rows:
-            for cell in row:
-                cell.x = round(cell.x - left, 1)
+            for spot in row:
+                spot.x = round(spot.x - left, 1)
         for row in self.rows:
-            for cell in row:
-                self._make_straight(cell)
+            for spot in row:
+                self._make_straight(spot)
 
-    def _make_straight(self, cell: _Cell) -> None:
+    def _make_straight(self, spot: _Spot) -> None:
         """Move the ends of links that are almost straight, rather than have them bend."""
-        reach = min(NEARLY, cell.width / (len(cell.above) + 1) / 3)
-        for segment in cell.above:
+        reach = min(NEARLY, spot.width / (len(spot.above) + 1) / 3)
+        for segment in spot.above:
             lower, upper = segment.lower.block, segment.upper.block
-            bend = segment.upper.x + segment.leaves - cell.x - segment.arrives
+            bend = segment.upper.x + segment.leaves - spot.x - segment.arrives
             if lower is not None and self.blocks[lower].swaps:
                 if abs(bend) <= reach:
                     segment.arrives += bend
@@ -349,14 +349,14 @@ class _Grid:
 
     def placement(self, back: tuple[bool, ...]) -> Placement:
         count = len(self.rows)
-        heights = [max((cell.height for cell in row), default=0.0) for row in self.rows]
+        heights = [max((spot.height for spot in row), default=0.0) for row in self.rows]
         returning = [at for at, goes_back in enumerate(back) if goes_back]
         # A link that goes back runs below its source's layer and above its target's.
         under, over = [0] * count, [0] * count
         lanes: dict[int, tuple[int, int]] = {}
         for at in returning:
             source, target = (
-                self.cells[end] for end in (self.links[at].source, self.links[at].target)
+                self.spots[end] for end in (self.links[at].source, self.links[at].target)
             )
             lanes[at] = under[source.layer], over[target.layer]
             under[source.layer] += 1
@@ -378,7 +378,7 @@ class _Grid:
         sides = [0, 0]
         for at in sorted(returning, key=self._span):
             routes[at] = self._around(at, lanes[at], tops, heights, sides)
-        corners = [(cell.x - cell.width / 2, tops[cell.layer]) for cell in self.cells]
+        corners = [(spot.x - spot.width / 2, tops[spot.layer]) for spot in self.spots]
         rights = [c[0] + b.width for c, b in zip(corners, self.blocks, strict=True)]
         xs = [point[0] for route in routes for point in route]
         left = min([0.0, *xs])
@@ -396,8 +396,8 @@ class _Grid:
         far = max(
             (
                 abs(s.upper.x + s.leaves - s.lower.x - s.arrives)
-                for cell in self.rows[layer]
-                for s in cell.below
+                for spot in self.rows[layer]
+                for s in spot.below
             ),
             default=0.0,
         )
@@ -416,7 +416,7 @@ class _Grid:
 
     def _span(self, at: int) -> tuple[int, int]:
         link = self.links[at]
-        return self.cells[link.source].layer - self.cells[link.target].layer, at
+        return self.spots[link.source].layer - self.spots[link.target].layer, at
 
     def _around(
         self,
@@ -428,11 +428,11 @@ class _Grid:
     ) -> Route:
         """From the bottom of the source, past the side of all between, to the top of the target."""
         link = self.links[at]
-        source, target = self.cells[link.source], self.cells[link.target]
+        source, target = self.spots[link.source], self.spots[link.target]
         upper, lower = sorted((source.layer, target.layer))
-        between = [cell for row in self.rows[upper : lower + 1] for cell in row]
-        left = min(cell.x - cell.width / 2 for cell in between)
-        right = max(cell.x + cell.width / 2 for cell in between)
+        between = [spot for row in self.rows[upper : lower + 1] for spot in row]
+        left = min(spot.x - spot.width / 2 for spot in between)
+        right = max(spot.x + spot.width / 2 for spot in between)
         to_left, to_right = source.x + target.x - 2 * left, 2 * right - source.x - target.x
         for place, mine in [
             *((s.upper.x + s.leaves, source) for c in self.rows[source.layer] for s in c.below),
@@ -460,12 +460,12 @@ class _Grid:
         )
 
 
-def _barycentre(cell: _Cell, down: bool) -> float:
-    ends = [s.ends[0] for s in cell.above] if down else [s.ends[1] for s in cell.below]
-    return sum(ends) / len(ends) if ends else float(cell.at)
+def _barycentre(spot: _Spot, down: bool) -> float:
+    ends = [s.ends[0] for s in spot.above] if down else [s.ends[1] for s in spot.below]
+    return sum(ends) / len(ends) if ends else float(spot.at)
 
 
-def _crossings_of(left: _Cell, right: _Cell) -> int:
+def _crossings_of(left: _Spot, right: _Spot) -> int:
     """How many links of two neighbours cross, when they stand in this order."""
     crossings = 0
     for mine, its in (
@@ -476,49 +476,49 @@ def _crossings_of(left: _Cell, right: _Cell) -> int:
     return crossings
 
 
-def _settle(row: Sequence[_Cell], middle: float, above: bool, below: bool) -> None:
+def _settle(row: Sequence[_Spot], middle: float, above: bool, below: bool) -> None:
     """Put a layer where the squares of its links' bends add up to the least, the order kept.
 
     A weak pull to the middle keeps long plans from wandering off to a side.
     """
     wanted: list[tuple[float, float]] = []
-    for cell in row:
+    for spot in row:
         pulls: list[tuple[float, float]] = []
         if above:
-            pulls += [(s.upper.x + s.leaves - s.arrives, s.weight) for s in cell.above]
+            pulls += [(s.upper.x + s.leaves - s.arrives, s.weight) for s in spot.above]
         if below:
-            pulls += [(s.lower.x + s.arrives - s.leaves, s.weight) for s in cell.below]
-        pulls.append((middle, CENTRING) if pulls else (cell.x, CENTRING))
+            pulls += [(s.lower.x + s.arrives - s.leaves, s.weight) for s in spot.below]
+        pulls.append((middle, CENTRING) if pulls else (spot.x, CENTRING))
         weight = sum(pull[1] for pull in pulls)
         wanted.append((sum(x * w for x, w in pulls) / weight, weight))
     _move(row, wanted)
 
 
-def _align(row: Sequence[_Cell]) -> None:
-    """Put a cell that follows one cell right below that cell, and a cell that follows several below their middle."""
+def _align(row: Sequence[_Spot]) -> None:
+    """Put a spot that follows one spot right below that spot, and a spot that follows several below their middle."""
     wanted: list[tuple[float, float]] = []
-    for cell in row:
-        above = cell.above[0] if cell.above else None
-        slots = above is not None and above.upper.block is None and cell.block is None
+    for spot in row:
+        above = spot.above[0] if spot.above else None
+        slots = above is not None and above.upper.block is None and spot.block is None
         if above is not None and (above.alone or slots):
             wanted.append((above.upper.x + above.leaves - above.arrives, 1000.0))
-        elif len(cell.above) > 1:
-            pulls = [s.upper.x + s.leaves - s.arrives for s in cell.above]
+        elif len(spot.above) > 1:
+            pulls = [s.upper.x + s.leaves - s.arrives for s in spot.above]
             wanted.append((sum(pulls) / len(pulls), 1.0))
         else:
-            wanted.append((cell.x, 1.0))
+            wanted.append((spot.x, 1.0))
     _move(row, wanted)
 
 
-def _move(row: Sequence[_Cell], wanted: Sequence[tuple[float, float]]) -> None:
-    """Put each cell of a layer next to where it is wanted, by weight, without overlap."""
+def _move(row: Sequence[_Spot], wanted: Sequence[tuple[float, float]]) -> None:
+    """Put each spot of a layer next to where it is wanted, by weight, without overlap."""
     shifts = [0.0]
-    for before, cell in pairwise(row):
-        apart = (before.width + cell.width + before.margin + cell.margin) / 2
+    for before, spot in pairwise(row):
+        apart = (before.width + spot.width + before.margin + spot.margin) / 2
         shifts.append(shifts[-1] + apart)
     shifted = [(x - by, weight) for (x, weight), by in zip(wanted, shifts, strict=True)]
-    for cell, x, by in zip(row, _ascending(shifted), shifts, strict=True):
-        cell.x = x + by
+    for spot, x, by in zip(row, _ascending(shifted), shifts, strict=True):
+        spot.x = x + by
 
 
 def _ascending(wanted: Iterable[tuple[float, float]]) -> list[float]:

@@ -21,7 +21,7 @@ from riverrun.rows.column_names import checked_columns
 from riverrun.rows.types import family, in_delta
 from riverrun.rows.values import show
 from riverrun.run.sinks.destination import Kept, _away, _fitted
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.state.schema import free_name
 from riverrun.state.soundness import check_rows
 
@@ -102,7 +102,7 @@ class DeltaTable(Kept):
             )
         return epoch
 
-    def _store(self, changes: Followed, again: bool) -> None:
+    def _store(self, changes: EpochChanges, again: bool) -> None:
         self._table_handle.update_incremental()
         version = self._table_handle.transaction_version(self._app)
         if version is not None and version >= changes.epoch:

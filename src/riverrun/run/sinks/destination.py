@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 
 from riverrun.errors import RiverrunError, SchemaError, TransportError
 from riverrun.retry import persist
-from riverrun.run.sinks.queue import Followed, added_up
+from riverrun.run.sinks.queue import EpochChanges, added_up
 from riverrun.state.schema import free_name
 
 
@@ -50,7 +50,10 @@ class Destination(Protocol):
     def first(self, start: int | str, completed: int) -> int:
         """The first epoch that the destination is to be given, of a run with `completed` complete epochs."""
 
-    def write(self, changes: Followed) -> None:
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Whether the destination takes all rows as one epoch, where past epochs cannot be read one by one."""
+
+    def write(self, changes: EpochChanges) -> None:
         """Write the changes of an epoch."""
 
 
@@ -92,7 +95,11 @@ class Kept:
             )
         return self.epoch + 1
 
-    def write(self, changes: Followed) -> None:
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Always: the rows that are there already are taken off (the nothing-is-left-out law)."""
+        return True
+
+    def write(self, changes: EpochChanges) -> None:
         """Store the changes of an epoch; try again after failures of the disk, the network or the store."""
         tried = False
 
@@ -128,10 +135,10 @@ class Kept:
         """All changes that the destination has, in the columns of `changed`."""
         raise NotImplementedError
 
-    def _store(self, changes: Followed, again: bool) -> None:
+    def _store(self, changes: EpochChanges, again: bool) -> None:
         raise NotImplementedError
 
-    def _table(self, changes: Followed) -> pa.Table:
+    def _table(self, changes: EpochChanges) -> pa.Table:
         """The changes to write for an epoch, or for several at once (the nothing-is-left-out law)."""
         table = pa.table(changes.to_arrow().columns, schema=self.changed)
         if not changes.whole or self.epoch is None:
@@ -146,7 +153,7 @@ class Kept:
     def _added_up(self, *tables: pa.Table) -> pa.Table:
         return added_up(self.schema, self.changed, *tables)
 
-    def _labels(self, changes: Followed) -> dict[str, str]:
+    def _labels(self, changes: EpochChanges) -> dict[str, str]:
         return {
             **self.identity,
             "riverrun.epoch": str(changes.epoch),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from riverrun.errors import OperatorFailed, PlanError
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 
 
 class Function:
     """A function of the user's that is called for every epoch."""
 
-    def __init__(self, function: Callable[[Followed, int], object], flow: str, output: str) -> None:
+    def __init__(
+        self, function: Callable[[EpochChanges, int], object], flow: str, output: str
+    ) -> None:
         self.shown = str(getattr(function, "__qualname__", type(function).__name__))
         self.epoch: int | None = None
         self._output = output
@@ -38,7 +40,11 @@ class Function:
             hint='start="all" gives first what is there, start="now" only what is to come',
         )
 
-    def write(self, changes: Followed) -> None:
+    def is_whole_welcome(self, start: int | str) -> bool:
+        """Whether the function may get all past epochs as one: not where the user names the epoch to start from."""
+        return not isinstance(start, int)
+
+    def write(self, changes: EpochChanges) -> None:
         """Call the function; an exception of the function ends the sink."""
         try:
             self._function(changes, changes.epoch)

@@ -36,7 +36,7 @@ import pyarrow.parquet as pq
 from riverrun.errors import RiverrunError, SchemaError
 from riverrun.rows.records import canonical_columns
 from riverrun.run.sinks.destination import Kept, _columns, _fitted
-from riverrun.run.sinks.queue import Followed
+from riverrun.run.sinks.queue import EpochChanges
 from riverrun.state.changes import hash_rows
 from riverrun.state.soundness import check_rows
 from riverrun.state.types import declared_schema
@@ -105,7 +105,7 @@ class ParquetDirectory(Kept):
         ours = sorted((k, v) for k, v in labels.items() if k.startswith("riverrun."))
         return checksum(f"{stamped.num_rows} {total % (1 << 64)} {ours}".encode())
 
-    def _store(self, changes: Followed, again: bool) -> None:
+    def _store(self, changes: EpochChanges, again: bool) -> None:
         table = self._table(changes)
         if not table.num_rows:
             return

@@ -2,7 +2,7 @@
 
 Users get a `Sink` from ``run.for_each_epoch``, ``write_parquet`` and ``write_delta``. It has a queue of complete
 epochs, and a thread that writes the queue, one epoch after the other, by calling a `Destination`. The run fills the
-queues of its sinks (`Followers`) at each boundary between epochs. Laws:
+queues of its sinks (`SinkQueues`) at each boundary between epochs. Laws:
 
 - **In order, once.** A sink is given every epoch from its first one on, each at that epoch's own boundary, also when
   several were committed without waiting. A refused epoch is never given.
@@ -19,8 +19,8 @@ queues of its sinks (`Followers`) at each boundary between epochs. Laws:
 >>> with Sink(
 ...     "words", "a list", lambda changes: seen.append((changes.epoch, len(changes)))
 ... ) as sink:
-...     sink.give(Followed("words", table, 0))
-...     sink.give(Followed("words", table, 1))
+...     sink.give(EpochChanges("words", table, 0))
+...     sink.give(EpochChanges("words", table, 1))
 ...     sink.wait()
 <Sink of 'words' to a list: epoch 1>
 >>> seen, sink
@@ -37,12 +37,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from threading import Condition, Thread, current_thread
 from time import monotonic
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 from riverrun import interrupts
+from riverrun.attributes import missing_attribute
 from riverrun.errors import OperatorFailed, PlanError, RiverrunError
 from riverrun.forks import ProcessMark
 from riverrun.retry import persist
@@ -55,13 +56,11 @@ from riverrun.state.types import declared_schema
 
 MOST_EPOCHS = 64
 MOST_BYTES = 256 << 20
-LOOK = 0.5
-"""Seconds after which a thread that waits for a sink looks whether the run is still there."""
 FINISH = 30.0
 """Seconds that a closing sink has for writing its queue."""
 
 
-class Followed(Result):
+class EpochChanges(Result):
     """The changes of the epochs from `from_epoch` to `epoch` in an output; as a rule these are one epoch."""
 
     def __init__(
@@ -107,9 +106,9 @@ class Sink:
 
     def __init__(
         self,
-        output: str,
+        name: str,
         place: str,
-        write: Callable[[Followed], None],
+        write: Callable[[EpochChanges], None],
         *,
         epoch: int | None = None,
         first: int = 0,
@@ -122,7 +121,7 @@ class Sink:
         `alive` tells whether the run is alive, `forget` takes the sink off the run's list, and `stop` ends the retries
         of `write`.
         """
-        self.output = output
+        self._name = name
         self._place = place
         self._most_epochs = MOST_EPOCHS
         self._most_bytes = MOST_BYTES
@@ -136,19 +135,24 @@ class Sink:
         self._error: RiverrunError | None = None
         self._is_error_seen = False
         self._closing = False
-        self._queue: deque[Followed] = deque()
+        self._queue: deque[EpochChanges] = deque()
         self._bytes = 0
         self._mark = ProcessMark()
         self._changed = Condition()
-        self._thread = Thread(target=self._work, name=f"riverrun-sink-{output}", daemon=True)
+        self._thread = Thread(target=self._work, name=f"riverrun-sink-{name}", daemon=True)
         self._thread.start()
 
     # -- for people
 
     @property
     def name(self) -> str:
-        """What the sink is called in ``run.status()``."""
-        return f"{self.output} to {self._place}"
+        """The name of the output or state that the sink follows."""
+        return self._name
+
+    @property
+    def place(self) -> str:
+        """Where the sink writes to, as ``run.status()`` shows it."""
+        return self._place
 
     @property
     def epoch(self) -> int | None:
@@ -233,7 +237,12 @@ class Sink:
             words.append(f"failed: {self._error.message}")
         elif self._closing:
             words.append("closed")
-        return f"<Sink of {self.output!r} to {self._place}: {', '.join(words)}>"
+        return f"<Sink of {self.name!r} to {self.place}: {', '.join(words)}>"
+
+    if not TYPE_CHECKING:  # a checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, "sink", name, {"output": "sink.name"})
 
     # -- for the run
 
@@ -242,7 +251,7 @@ class Sink:
         """Whether the sink is to be given more epochs: it has not failed, and is not closing."""
         return self._error is None and not self._closing
 
-    def give(self, changes: Followed) -> None:
+    def give(self, changes: EpochChanges) -> None:
         """Put the changes of an epoch into the queue."""
         size = changes.to_arrow().nbytes
         with self._changed:
@@ -272,7 +281,7 @@ class Sink:
         error = self._error
         return {
             "name": self.name,
-            "output": self.output,
+            "place": self.place,
             "epoch": self._epoch,
             "lag": max(completed - done, 0),
             "error": None if error is None else error.message,
@@ -311,7 +320,7 @@ class Sink:
         epochs = [changes.epoch for changes in self._queue]
         return RiverrunError(
             "sink.unfinished",
-            f"the sink of {self.output!r} to {self._place} was closed with {len(epochs)} epochs unwritten, from "
+            f"the sink of {self.name!r} to {self.place} was closed with {len(epochs)} epochs unwritten, from "
             f"{epochs[0]} to {epochs[-1]}: they took too long, or it was interrupted",
             hint="sink.wait() before closing. A sink to files makes up for it when a run that was resumed "
             "(checkpoint=) writes to the same place",
@@ -334,17 +343,17 @@ class Sink:
                     self._bytes -= changes.to_arrow().nbytes
                 self._changed.notify_all()
 
-    def _next(self) -> Followed | None:
+    def _next(self) -> EpochChanges | None:
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing or self._error)
             return self._queue[0] if self._queue and self._error is None else None
 
-    def _wrapped(self, error: BaseException, changes: Followed) -> RiverrunError:
+    def _wrapped(self, error: BaseException, changes: EpochChanges) -> RiverrunError:
         if isinstance(error, RiverrunError):
             return error
         wrapped = OperatorFailed(
             "sink.failed",
-            f"cannot write epoch {changes.epoch} of {self.output!r} to {self._place}: "
+            f"cannot write epoch {changes.epoch} of {self.name!r} to {self.place}: "
             f"{type(error).__name__}: {error}",
             hint="the cause has the traceback; the run goes on without this sink",
             epoch=changes.epoch,
@@ -353,7 +362,7 @@ class Sink:
         return wrapped
 
 
-class Followers:
+class SinkQueues:
     """The sinks of one run, and `next`, the next epoch that they are to be given."""
 
     def __init__(self) -> None:
@@ -379,8 +388,8 @@ class Followers:
             self.next = completed
         while self.next < completed:
             epoch = self.next
-            outcomes: dict[str, Followed | RiverrunError] = {}
-            for output in dict.fromkeys(sink.output for sink in sinks):
+            outcomes: dict[str, EpochChanges | RiverrunError] = {}
+            for output in dict.fromkeys(sink.name for sink in sinks):
                 try:
                     outcomes[output] = _fetched(output, epoch, changes)
                 except RiverrunError as error:
@@ -388,8 +397,8 @@ class Followers:
             # All changes are read before any sink is given some: an interrupt while reading leaves no sink ahead of
             # another (the in-order law).
             for sink in sinks:
-                outcome = outcomes[sink.output]
-                if isinstance(outcome, Followed):
+                outcome = outcomes[sink.name]
+                if isinstance(outcome, EpochChanges):
                     sink.give(outcome)
                 else:  # the no-silent-gaps law
                     sink.fail(outcome)
@@ -414,7 +423,7 @@ class Followers:
         return [sink.status(completed) for sink in self._sinks]
 
 
-def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> Followed:
+def _fetched(output: str, epoch: int, changes: Callable[[str, int], Result]) -> EpochChanges:
     """The changes of an epoch, read from the workers; tried again while a lost worker is replaced."""
     what = f"tell what epoch {epoch} changed in {output!r}"
-    return Followed(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)
+    return EpochChanges(output, persist(lambda: changes(output, epoch).to_arrow(), what), epoch)

@@ -18,7 +18,7 @@ described once, and later named by a number. Laws:
 >>> fragments = Encoder().encode(Completed(execution=3, epoch=7))
 >>> decoder = Decoder()
 >>> [decoder.decode(fragment.head, fragment.body) for fragment in fragments]
-[Completed(execution=3, epoch=7, notes=())]
+[Completed(execution=3, epoch=7, notes=(), rounds=())]
 
 Cost: 2 microseconds for a small message, 10 for one with a few rows; a copy for rows.
 """

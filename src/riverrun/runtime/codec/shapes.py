@@ -14,7 +14,7 @@ these bytes. Laws:
 
 >>> from riverrun.engine.messages import Completed
 >>> read(write(Completed(execution=3, epoch=7)))
-Completed(execution=3, epoch=7, notes=())
+Completed(execution=3, epoch=7, notes=(), rounds=())
 >>> read(b"\\x91\\x7f")
 Traceback (most recent call last):
     ...
@@ -185,6 +185,8 @@ def _form(hint: Any, *, record: bool = False) -> Form:
         return Form(Any, plain.lower, plain.lift)
     if isinstance(hint, type) and is_dataclass(hint):
         return _records(hint).nested
+    if isinstance(hint, type) and hasattr(hint, "_fields"):
+        return _named(hint)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
         return _optional(arguments, record=record)
@@ -229,6 +231,14 @@ def _fixed(parts: list[Form]) -> Form:
         )
 
     return Form(kind, through(1), through(2))
+
+
+def _named(kind: Any) -> Form:
+    """A tuple whose fields have names."""
+    form = _fixed([_form(hint) for hint in typing.get_type_hints(kind).values()])
+    lift = form.lift
+    assert lift is not None
+    return Form(form.kind, form.lower, lambda value: kind(*lift(value)))
 
 
 def _mapping(key: Form, inner: Form) -> Form:

@@ -74,10 +74,10 @@ class Overseer:
 
     def give_up(self, when: str, said: str = "") -> None:
         """Give up the change that is wanted, if any, since its newcomers have not reported."""
-        roster = self._coordinator.roster
-        if roster.change is None:
+        membership = self._coordinator.membership
+        if membership.change is None:
             return
-        wanted, present = roster.change.workers, len(roster)
+        wanted, present = membership.change.workers, len(membership)
         error = TransportError(
             "run.no_newcomer",
             f"cannot go on with {wanted} workers: the new ones did not report {when}"
@@ -88,9 +88,9 @@ class Overseer:
         self._coordinator.give_up(error)
 
     def _see_to_change(self, now: float) -> None:
-        roster = self._coordinator.roster
-        change = roster.change
-        if change is None or not roster.is_started(change) or roster.is_there(change):
+        membership = self._coordinator.membership
+        change = membership.change
+        if change is None or not membership.is_started(change) or membership.is_there(change):
             self._changing_since = None
             return
         self._changing_since = self._changing_since or now
@@ -100,11 +100,11 @@ class Overseer:
     def _see_to_balance(self, now: float) -> None:
         """Look for a straggler, and do about it what the user allows (*allowed only*)."""
         coordinator, health = self._coordinator, self._health
-        roster = coordinator.roster
+        membership = coordinator.membership
         if coordinator.phase is not Phase.RUNNING or self._changing_since is not None:
             return
-        straggler = health.straggler(roster.members, roster.shards.shares, now)
-        if straggler is None or coordinator.opening is None or roster.change is not None:
+        straggler = health.straggler(membership.members, membership.shards.shares, now)
+        if straggler is None or coordinator.opening is None or membership.change is not None:
             return
         if health.balance == "move":
             shares = [round(share, 3) for share in straggler.shares]
@@ -112,8 +112,8 @@ class Overseer:
             coordinator.rebalance(straggler.shares)
             return
         try:
-            self._check_room(len(roster) + 1)
+            self._check_room(len(membership) + 1)
         except RiverrunError as error:
             health.events.record("trouble", what="another worker", error=error.message)
             return
-        coordinator.scale(len(roster) + 1)
+        coordinator.scale(len(membership) + 1)

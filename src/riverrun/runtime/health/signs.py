@@ -1,7 +1,7 @@
 """Signs of life: what workers say of themselves, and what follows from it.
 
 A run on other processes has one `Health`, which takes in every sign of life of every worker. A worker that is silent is
-presumed dead: that is for `Roster.silent`. A worker that gives signs of life and has been in the same call of
+presumed dead: that is for `Membership.silent`. A worker that gives signs of life and has been in the same call of
 somebody's code for long is *slow*, not dead: it is reported, and waited for. A worker that is busy for much longer than
 the others is a straggler (`balance`): it is reported too, and where the user allows it shares move away from it, or a
 worker is added (`oversight`).

@@ -76,7 +76,9 @@ __all__ = ["Asker", "Credentials", "RowUpload", "fetch_loans"]
 
 L = TypeVar("L")
 
-LOOK = 0.5  # seconds after which a reader that waits for rows asks whether the worker was given up
+LENDER_LOOK = (
+    0.5  # seconds after which a reader that waits for rows asks whether the worker was given up
+)
 AHEAD = 4  # batches that are fetched ahead of the reader
 
 REUSE = 300.0
@@ -401,7 +403,7 @@ def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iter
     def hand(kind: str, what: Any) -> None:
         while not over.is_set():
             with suppress(queue.Full):
-                got.put((kind, what), timeout=LOOK)
+                got.put((kind, what), timeout=LENDER_LOOK)
                 return
 
     def fetch() -> None:
@@ -419,7 +421,9 @@ def watched(address: str, rows: Iterator[Any], gone: Callable[[], bool]) -> Iter
         while True:
             interrupts.check()
             try:
-                kind, what = got.get(timeout=interrupts.SLICE if interrupts.can_raise() else LOOK)
+                kind, what = got.get(
+                    timeout=interrupts.SLICE if interrupts.can_raise() else LENDER_LOOK
+                )
             except queue.Empty:
                 if gone():
                     raise worker_gone(address) from None

@@ -50,7 +50,7 @@ TOGETHER = 256 << 10  # about so many bytes of small fragments travel in one wri
 UNTAKEN = 30.0
 """Seconds after which a link breaks whose receiver takes nothing, at least."""
 _LAST = 16  # fragments that are still sent when a link is ended
-_PATIENCE = 1.0  # seconds that a write may take when a link is ended
+_LAST_WRITE = 1.0  # seconds that a write may take when a link is ended
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -229,11 +229,11 @@ class Link:
         """End the link; with `cleanly` the receiver learns that this was on purpose."""
         with self._turn:
             if cleanly:
-                self._turn.wait_for(lambda: self._connection is not None or self._over, _PATIENCE)
+                self._turn.wait_for(lambda: self._connection is not None or self._over, _LAST_WRITE)
             over, self._over = self._over, True
             self._turn.notify_all()
             cleanly = cleanly and not over
-            cleanly = cleanly and self._turn.wait_for(lambda: not self._rest, _PATIENCE)
+            cleanly = cleanly and self._turn.wait_for(lambda: not self._rest, _LAST_WRITE)
             last = [self._spool.take() for _ in range(min(len(self._spool), _LAST))]
             self._spool.clear()
             connection = self._connection
@@ -241,7 +241,7 @@ class Link:
             return
         with suppress(OSError):
             if cleanly:
-                connection.set_timeout(_PATIENCE)
+                connection.set_timeout(_LAST_WRITE)
                 if last and all(map(_is_small, last)):
                     connection.send(*_packet(last))
                 connection.send(BYE)

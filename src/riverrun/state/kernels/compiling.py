@@ -252,7 +252,10 @@ _SPELLINGS = {numba_type: spelling for spelling, numba_type in _SPELLED.items()}
 def signature_of(spelling: str) -> Signature:
     """The types that a spelling stands for, as in `state.entries`."""
     signature = []
-    for each in spelling.split():
+    for each in re.findall(r"\([^)]*\)|\S+", spelling):
+        if each.startswith("("):
+            signature.append(types.Tuple(signature_of(each.strip("()"))))
+            continue
         word, _, array = each.partition("[")
         of: Any = _SPELLED[word]
         if array:
@@ -267,6 +270,8 @@ def spelled(signature: Signature) -> str:
     for each in signature:
         if isinstance(each, types.Array) and each.layout == "C" and each.dtype in _SPELLINGS:
             words.append(f"{_SPELLINGS[each.dtype]}[{each.ndim}]{'' if each.mutable else '!'}")
+        elif isinstance(each, types.BaseTuple):
+            words.append(f"({spelled(tuple(each))})")
         else:
             words.append(_SPELLINGS.get(each, repr(each)))
     return " ".join(words)

@@ -22,6 +22,8 @@ Cost: 3 ns a row where hashes differ, one exact comparison where they are equal.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from riverrun.state.kernels.adding import added, is_small, leaves, refuse
@@ -51,6 +53,43 @@ from riverrun.state.kernels.values import compare_ints, compare_rows, field
 # The rows of a `group`, the space for the group at hand: the sum of the diffs by new code, whether the code occurred,
 # and a list of the codes that did. Empty between two groups.
 SUMS, SEEN, TOUCHED = range(3)
+
+
+class MergeSide(NamedTuple):
+    """One of two blocks that are merged, and where to go on in it."""
+
+    block: np.ndarray
+    row: int
+    """The next row to be read."""
+    is_last: bool
+    """Whether the block is the last of its batch, so that the other side goes on alone when this one ends."""
+    code_map: np.ndarray
+    """For each code of the block the code in the result, or -1."""
+
+
+class MergeOutput(NamedTuple):
+    """Where the rows of the result are written to, each at the same place of the four arrays."""
+
+    rows: np.ndarray
+    """The name of each row: its side and its row number there."""
+    hashes: np.ndarray
+    codes: np.ndarray
+    diffs: np.ndarray
+
+
+class ComparedRows(NamedTuple):
+    """The rows of a block, as far as comparing them goes."""
+
+    hashes: int
+    """The address of the hashes."""
+    nodes: int
+    """The address of the table of columns."""
+    words: int
+    """The answer of `only_words`."""
+    stop: int
+    groups: int
+    """The end of the rows that may make groups: rows of one time make none, since consolidation left one row for each
+    key and value."""
 
 
 @kernel
@@ -85,18 +124,24 @@ def only_words(nodes: int, first: int, end: int) -> int:
 
 
 @kernel
-def group_end(
-    hashes: int, nodes: int, words: int, row: int, stop: int, first: int, end: int
-) -> int:
-    """One past the last row before `stop` with the same key and value as `row`; `words` is the answer of
-    `only_words`."""
+def rows_of(block: np.ndarray, first: int, end: int) -> ComparedRows:
+    """The rows of a block; `first` and `end` bound the columns in which rows of one hash may differ."""
+    words, stop = only_words(block[NODES], first, end), block[STOP]
+    groups = stop if block[CODE_WIDTH] != 0 else 0
+    return ComparedRows(block[HASHES], block[NODES], words, stop, groups)
+
+
+@kernel
+def group_end(rows: ComparedRows, row: int, first: int, end: int) -> int:
+    """One past the last row with the same key and value as `row`, where rows make groups."""
+    hashes, words, stop = rows.hashes, rows.words, rows.groups
     at = row + 1
     h = load_u64(hashes + row * 8)
     while at < stop and load_u64(hashes + at * 8) == h:
         if words != 0:
             if load_i64(words + at * 8) != load_i64(words + row * 8):
                 break
-        elif compare_rows(nodes, row, nodes, at, first, end) != 0:
+        elif compare_rows(rows.nodes, row, rows.nodes, at, first, end) != 0:
             break
         at += 1
     return at
@@ -131,12 +176,11 @@ def emit_group(
     group: np.ndarray,
     count: int,
     out: int,
-    out_rows: np.ndarray,
-    out_codes: np.ndarray,
-    out_diffs: np.ndarray,
+    output: MergeOutput,
 ) -> int:
     """Write the sums of `group` that are not zero in the order of their codes, and clear them."""
     sums, seen, touched = group[SUMS], group[SEEN], group[TOUCHED]
+    out_rows, out_codes, out_diffs = output.rows, output.codes, output.diffs
     if count > 32:
         touched[:count] = np.sort(touched[:count])
     for at in range(1, min(count, 33)):
@@ -160,18 +204,11 @@ def emit_group(
 
 @kernel
 def merge_hashes(
-    a_hashes: int,
-    i: int,
-    a_stop: int,
-    b_hashes: int,
-    j: int,
-    b_stop: int,
-    limit: int,
-    out: int,
-    out_rows: np.ndarray,
-    out_hashes: np.ndarray,
+    a: ComparedRows, i: int, b: ComparedRows, j: int, limit: int, out: int, output: MergeOutput
 ) -> tuple[int, int, int]:
     """Merge rows while hashes differ and i + j is less than `limit`, without branches that the data decides."""
+    a_hashes, a_stop, b_hashes, b_stop = a.hashes, a.stop, b.hashes, b.stop
+    out_rows, out_hashes = output.rows, output.hashes
     side = np.int64(1) << ROW_BITS
     while i + j < limit and i < a_stop and j < b_stop:
         x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
@@ -188,18 +225,15 @@ def merge_hashes(
 
 @kernel
 def merge_plainly(
-    a: np.ndarray,
+    blocks: tuple[np.ndarray, np.ndarray],
+    a: ComparedRows,
     i: int,
-    a_words: int,
-    b: np.ndarray,
+    b: ComparedRows,
     j: int,
-    b_words: int,
     equal: bool,
     limit: int,
     out: int,
-    out_rows: np.ndarray,
-    out_hashes: np.ndarray,
-    out_diffs: np.ndarray,
+    output: MergeOutput,
 ) -> tuple[int, int, int]:
     """Merge rows of two blocks of one time each until i + j is `limit`, and add up their diffs.
 
@@ -207,18 +241,17 @@ def merge_plainly(
     are no words), and equal rows have one code. Without `equal` it stops at equal hashes.
     """
     side, pair = np.int64(1) << ROW_BITS, np.int64(1) << 62
-    a_hashes, b_hashes, a_stop, b_stop = a[HASHES], b[HASHES], a[STOP], b[STOP]
+    block, other = blocks
+    out_rows, out_hashes, out_diffs = output.rows, output.hashes, output.diffs
     start, pairs = out, 0
     while True:
-        i, j, out = merge_hashes(
-            a_hashes, i, a_stop, b_hashes, j, b_stop, limit, out, out_rows, out_hashes
-        )
-        if not equal or i + j >= limit or i >= a_stop or j >= b_stop:
+        i, j, out = merge_hashes(a, i, b, j, limit, out, output)
+        if not equal or i + j >= limit or i >= a.stop or j >= b.stop:
             break
         order = np.int64(0)
-        if a_words != 0:
-            order = compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
-        out_hashes[out] = load_u64(a_hashes + i * 8)
+        if a.words != 0:
+            order = compare_ints(load_i64(a.words + i * 8), load_i64(b.words + j * 8))
+        out_hashes[out] = load_u64(a.hashes + i * 8)
         if order == 0:
             out_rows[out], out_diffs[out] = i | pair, j
             pairs += 1
@@ -227,19 +260,19 @@ def merge_plainly(
         i += order <= 0
         j += order >= 0
         out += 1
-    a_width, b_width = a[DIFF_WIDTH], b[DIFF_WIDTH]
+    a_width, b_width = block[DIFF_WIDTH], other[DIFF_WIDTH]
     if pairs > 0:
         rows_left, beyond = start, np.int64(0)
         for at in range(start, out):
             name = out_rows[at]
             row = name & ROW_MASK
             if name >= pair:
-                diff, more = diff_at(a, row), diff_at(b, out_diffs[at])
+                diff, more = diff_at(block, row), diff_at(other, out_diffs[at])
                 beyond |= leaves(diff, more)
                 diff += more
                 name = row
             else:
-                diff = diff_at(a, row) if name < side else diff_at(b, row)
+                diff = diff_at(block, row) if name < side else diff_at(other, row)
             out_rows[rows_left], out_hashes[rows_left], out_diffs[rows_left] = (
                 name,
                 out_hashes[at],
@@ -248,10 +281,10 @@ def merge_plainly(
             rows_left += diff != 0
         refuse(beyond)
         out = rows_left
-    elif a_width == 0 and b_width == 0 and a[DIFF] == b[DIFF]:
-        out_diffs[start:out] = a[DIFF]
+    elif a_width == 0 and b_width == 0 and block[DIFF] == other[DIFF]:
+        out_diffs[start:out] = block[DIFF]
     elif a_width == b_width and a_width > 0:
-        a_diffs, b_diffs = a[DIFFS], b[DIFFS]
+        a_diffs, b_diffs = block[DIFFS], other[DIFFS]
         for at in range(start, out):
             name = out_rows[at]
             diffs = a_diffs if name < side else b_diffs
@@ -259,7 +292,7 @@ def merge_plainly(
     else:
         for at in range(start, out):
             row = out_rows[at] & ROW_MASK
-            out_diffs[at] = diff_at(a, row) if out_rows[at] < side else diff_at(b, row)
+            out_diffs[at] = diff_at(block, row) if out_rows[at] < side else diff_at(other, row)
     return i, j, out
 
 
@@ -309,107 +342,75 @@ def merge_words(
 
 
 @kernel
-def compare_heads(
-    a_hashes: int,
-    a_nodes: int,
-    a_words: int,
-    i: int,
-    b_hashes: int,
-    b_nodes: int,
-    b_words: int,
-    j: int,
-    first: int,
-    end: int,
-) -> int:
+def compare_heads(a: ComparedRows, i: int, b: ComparedRows, j: int, first: int, end: int) -> int:
     """Which of two rows is first: -1, 1, or 0 where they have the same key and value."""
-    x, y = load_u64(a_hashes + i * 8), load_u64(b_hashes + j * 8)
+    x, y = load_u64(a.hashes + i * 8), load_u64(b.hashes + j * 8)
     if x != y:
         return -1 if x < y else 1
-    if a_words != 0 and b_words != 0:
-        return compare_ints(load_i64(a_words + i * 8), load_i64(b_words + j * 8))
-    return compare_rows(a_nodes, i, b_nodes, j, first, end)
+    if a.words != 0 and b.words != 0:
+        return compare_ints(load_i64(a.words + i * 8), load_i64(b.words + j * 8))
+    return compare_rows(a.nodes, i, b.nodes, j, first, end)
 
 
 @kernel
 def merge_step(
-    a: np.ndarray,
-    i: int,
-    a_last: bool,
-    a_map: np.ndarray,
-    b: np.ndarray,
-    j: int,
-    b_last: bool,
-    b_map: np.ndarray,
-    first: int,
-    end: int,
-    fuel: int,
-    group: np.ndarray,
-    out_rows: np.ndarray,
-    out_hashes: np.ndarray,
-    out_codes: np.ndarray,
-    out_diffs: np.ndarray,
+    left: tuple, right: tuple, first: int, end: int, fuel: int, group: np.ndarray, output: tuple
 ) -> tuple[int, int, int]:
-    """Merge from rows `i` and `j` on; return the new positions and how many rows were written.
+    """Merge from the rows of both sides on; return the new rows and how many rows were written.
 
-    Stops after `fuel` rows, when the output is full, or when a block ends that is not the last of
-    its batch (the next block of that batch is needed to go on). The name of a written row has the
-    side and the row number; its hash is written too, and its code where there are several codes. Rows
-    of one hash are compared from column `first` on: past the key where equal hashes are equal keys.
+    `left` and `right` are the fields of a `MergeSide`, `output` those of a `MergeOutput`: Numba knows the types of a
+    plain tuple quicker. Stops after `fuel` rows, when the output is full, or when a block ends that is not the last of
+    its batch (the next block of that batch is needed to go on). A code is written where there are several. Rows of one
+    hash are compared from column `first` on: past the key where equal hashes are equal keys.
     """
-    a_stop, b_stop = a[STOP], b[STOP]
-    a_hashes, b_hashes, a_nodes, b_nodes = a[HASHES], b[HASHES], a[NODES], b[NODES]
-    a_words, b_words = only_words(a_nodes, first, end), only_words(b_nodes, first, end)
-    # Rows of one time make no groups: consolidation left one row for each key and value.
-    a_groups = a_stop if a[CODE_WIDTH] != 0 else 0
-    b_groups = b_stop if b[CODE_WIDTH] != 0 else 0
+    here, there, to = MergeSide(*left), MergeSide(*right), MergeOutput(*output)
+    block, i, a_map = here.block, here.row, here.code_map
+    other, j, b_map = there.block, there.row, there.code_map
+    a, b = rows_of(block, first, end), rows_of(other, first, end)
     side, codes = np.int64(1) << ROW_BITS, group.shape[1]
-    room = out_rows.shape[0] - codes
+    room = to.rows.shape[0] - codes
     a_code, b_code = a_map[0], b_map[0]
-    plain = a[CODE_WIDTH] == 0 and b[CODE_WIDTH] == 0 and a_code >= 0 and b_code >= 0
+    plain = block[CODE_WIDTH] == 0 and other[CODE_WIDTH] == 0 and a_code >= 0 and b_code >= 0
     together = plain and a_code == b_code
-    equal = together and (first == end or (a_words != 0 and b_words != 0))
+    equal = together and (first == end or (a.words != 0 and b.words != 0))
     out, begin = 0, i + j
     while out <= room and i + j - begin < fuel:
-        if plain and i < a_stop and j < b_stop:  # the common case: one time in each block
+        if plain and i < a.stop and j < b.stop:  # the common case: one time in each block
             limit = min(begin + fuel, i + j + room - out + 1)
             start = out
-            i, j, out = merge_plainly(
-                a, i, a_words, b, j, b_words, equal, limit, out, out_rows, out_hashes, out_diffs
-            )
+            i, j, out = merge_plainly((block, other), a, i, b, j, equal, limit, out, to)
             if codes > 1:
                 for at in range(start, out):
-                    out_codes[at] = a_code if out_rows[at] < side else b_code
+                    to.codes[at] = a_code if to.rows[at] < side else b_code
             if i + j >= limit:
                 continue
-        if i < a_stop and j < b_stop:
-            order = compare_heads(
-                a_hashes, a_nodes, a_words, i, b_hashes, b_nodes, b_words, j, first, end
-            )
-        elif i < a_stop and b_last:
+        if i < a.stop and j < b.stop:
+            order = compare_heads(a, i, b, j, first, end)
+        elif i < a.stop and there.is_last:
             order = -1
-        elif j < b_stop and a_last:
+        elif j < b.stop and here.is_last:
             order = 1
         else:
             break
         before = out
-        i_end = group_end(a_hashes, a_nodes, a_words, i, a_groups, first, end) if order <= 0 else i
-        j_end = group_end(b_hashes, b_nodes, b_words, j, b_groups, first, end) if order >= 0 else j
+        i_end = group_end(a, i, first, end) if order <= 0 else i
+        j_end = group_end(b, j, first, end) if order >= 0 else j
         source = i if order <= 0 else side | j
-        h = load_u64(a_hashes + i * 8) if order <= 0 else load_u64(b_hashes + j * 8)
+        h = load_u64(a.hashes + i * 8) if order <= 0 else load_u64(b.hashes + j * 8)
         if together or i_end - i + j_end - j == 1:
             code, diff = -1, 0
             if order <= 0:
-                code, diff = a_map[code_at(a, i)], diff_at(a, i)
+                code, diff = a_map[code_at(block, i)], diff_at(block, i)
             if order >= 0:
-                code, diff = b_map[code_at(b, j)], added(diff, diff_at(b, j))
+                code, diff = b_map[code_at(other, j)], added(diff, diff_at(other, j))
             if code >= 0 and diff != 0:
-                out_rows[out], out_codes[out], out_diffs[out] = source, code, diff
+                to.rows[out], to.codes[out], to.diffs[out] = source, code, diff
                 out += 1
         else:
-            count = gather_group(a, i, i_end, a_map, group, 0)
-            count = gather_group(b, j, j_end, b_map, group, count)
-            out = emit_group(source, group, count, out, out_rows, out_codes, out_diffs)
+            count = gather_group(block, i, i_end, a_map, group, 0)
+            count = gather_group(other, j, j_end, b_map, group, count)
+            out = emit_group(source, group, count, out, to)
         for at in range(before, out):
-            out_hashes[at] = h
+            to.hashes[at] = h
         i, j = i_end, j_end
     return i, j, out

@@ -414,8 +414,8 @@ def pack_merged(
     hashes, codes = np.empty(room, np.uint64), np.empty(room, np.int32)
     group = np.zeros((3, code_count), np.int64)
     _, _, rows_left = merge_step(
-        a, a[START], True, a_map, b, b[START], True, b_map, first, end, rows, group,
-        names, hashes, codes, diffs,
+        (a, a[START], True, a_map), (b, b[START], True, b_map), first, end, rows, group,
+        (names, hashes, codes, diffs),
     )  # fmt: skip
     if rows_left == 0:
         return np.empty(NO_SLAB, np.int64), np.empty(0, np.int64), 0

@@ -28,7 +28,10 @@ ON_ARRAYS = {
     "rank_in_millionths",
     "rank_personalised",
     "rank_by_weight",
+    "until_rank_within_tolerance",
+    "until_cc_unchanged",
 }
+BY_ROUNDS = {"until_rank_total_of_changes"}
 
 
 @pytest.mark.drawn
@@ -45,4 +48,6 @@ def test_a_loop_runs_on_arrays_or_explain_says_why_not(name: str) -> None:
     text = flow.explain()
     on_arrays = "spread the" in text or "pull parts" in text
     assert on_arrays == (name in ON_ARRAYS)
-    assert on_arrays != ("differential, not on arrays: " in text)
+    by_rounds = "; by rounds, since which round is the last depends on the rows" in text
+    assert by_rounds == (name in BY_ROUNDS)
+    assert (on_arrays or by_rounds) != ("differential, not on arrays: " in text)

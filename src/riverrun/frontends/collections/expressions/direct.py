@@ -1,9 +1,9 @@
 """Simple expressions as a few NumPy calls, which cost less than a call of Polars where batches are small.
 
 When `compiled` compiles an expression, it asks here for a *direct step*. An expression that has a direct step is
-computed by the step for every batch, small or large; an expression without one is left to Polars. A step makes *cells*
-of columns: the values as a NumPy array, and a mask that tells which of them are not null, or None where no value is
-null. Laws:
+computed by the step for every batch, small or large; an expression without one is left to Polars. A step makes a
+*vector* of columns: the values as a NumPy array, and a mask that tells which of them are not null, or None where no
+value is null. Laws:
 
 - **Exactly Polars.** A direct step gives the result that Polars gives: the same type and nulls; integers that wrap
   around; a NaN that equals itself and is greater than every number; ``and`` and ``or`` with true, false and null; a
@@ -31,8 +31,8 @@ from riverrun.frontends.collections.expressions.tree import Node, kind_of
 __all__ = ["Direct", "direct"]
 
 Values: TypeAlias = Any  # an array, or the one value of a literal
-Cells: TypeAlias = tuple[Values, Values | None]
-Step: TypeAlias = Callable[[Sequence[pa.Array]], Cells]
+Vector: TypeAlias = tuple[Values, Values | None]
+Step: TypeAlias = Callable[[Sequence[pa.Array]], Vector]
 
 INT, FLOAT, BOOL = pa.int64(), pa.float64(), pa.bool_()
 _DTYPES = {INT: np.dtype(np.int64), FLOAT: np.dtype(np.float64)}
@@ -41,7 +41,7 @@ _WORDS = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A direct step and the type of its cells."""
+    """A direct step and the type of the values it makes."""
 
     kind: pa.DataType
     step: Step
@@ -49,7 +49,7 @@ class Direct:
     """Whether NumPy may warn of a division by zero, an overflow or a NaN. Polars never warns, so the warnings are
     off."""
 
-    def cells(self, columns: Sequence[pa.Array]) -> Cells:
+    def vector(self, columns: Sequence[pa.Array]) -> Vector:
         if not self.loud:
             return self.step(columns)
         with np.errstate(all="ignore"):
@@ -57,7 +57,7 @@ class Direct:
 
     def array(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The result as a column."""
-        values, valid = self.cells(columns)
+        values, valid = self.vector(columns)
         if valid is not None:
             return pa.array(values, self.kind, mask=~valid, from_pandas=False)
         if self.kind is BOOL:
@@ -66,7 +66,7 @@ class Direct:
 
     def mask(self, columns: Sequence[pa.Array]) -> Values:
         """The rows where the result is true: not false, not null."""
-        values, valid = self.cells(columns)
+        values, valid = self.vector(columns)
         return values if valid is None else values & valid
 
 
@@ -241,8 +241,8 @@ def _as(part: Direct | _Literal, kind: pa.DataType) -> Step:
     """A step that gives a part in a type; a literal gives one value for all rows."""
     if isinstance(part, _Literal):
         value = part.value if part.kind is kind else np.float64(part.value)
-        cells = (value, None)
-        return lambda columns: cells
+        vector = (value, None)
+        return lambda columns: vector
     return part.step if part.kind is kind else partial(_cast, part.step, np.dtype(np.float64))
 
 
@@ -275,7 +275,7 @@ def _comparison(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct |
 # All functions from here on run for every batch.
 
 
-def _numbers(at: int, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Cells:
+def _numbers(at: int, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Vector:
     column = columns[at]
     if not column.null_count:
         return column.to_numpy(), None
@@ -283,11 +283,11 @@ def _numbers(at: int, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Cell
     return values, _bits(column, 0)
 
 
-def _flags(at: int, columns: Sequence[pa.Array]) -> Cells:
+def _flags(at: int, columns: Sequence[pa.Array]) -> Vector:
     return _flags_of(columns[at])
 
 
-def _flags_of(column: pa.Array) -> Cells:
+def _flags_of(column: pa.Array) -> Vector:
     if not column.null_count:
         return column.to_numpy(zero_copy_only=False), None
     return _bits(column, 1), _bits(column, 0)
@@ -299,11 +299,11 @@ def _bits(column: pa.Array, buffer: int) -> Values:
     return bare.to_numpy(zero_copy_only=False)
 
 
-def _text_equal(at: int, compare: Any, text: pa.Scalar, columns: Sequence[pa.Array]) -> Cells:
+def _text_equal(at: int, compare: Any, text: pa.Scalar, columns: Sequence[pa.Array]) -> Vector:
     return _flags_of(compare.call([columns[at], text]))
 
 
-def _column_null(null: bool, at: int, columns: Sequence[pa.Array]) -> Cells:
+def _column_null(null: bool, at: int, columns: Sequence[pa.Array]) -> Vector:
     column = columns[at]
     if not column.null_count:
         return np.full(len(column), not null), None
@@ -311,26 +311,26 @@ def _column_null(null: bool, at: int, columns: Sequence[pa.Array]) -> Cells:
     return test.to_numpy(zero_copy_only=False), None
 
 
-def _step_null(null: bool, step: Step, columns: Sequence[pa.Array]) -> Cells:
+def _step_null(null: bool, step: Step, columns: Sequence[pa.Array]) -> Vector:
     values, valid = step(columns)
     if valid is None:
         return np.full(len(values), not null), None
     return ~valid if null else valid, None
 
 
-def _map(function: Callable[[Values], Values], step: Step, columns: Sequence[pa.Array]) -> Cells:
+def _map(function: Callable[[Values], Values], step: Step, columns: Sequence[pa.Array]) -> Vector:
     values, valid = step(columns)
     return function(values), valid
 
 
-def _cast(step: Step, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Cells:
+def _cast(step: Step, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Vector:
     values, valid = step(columns)
     return values.astype(dtype), valid
 
 
 def _both(
     function: Callable[[Values, Values], Values], a: Step, b: Step, columns: Sequence[pa.Array]
-) -> Cells:
+) -> Vector:
     left, left_valid = a(columns)
     right, right_valid = b(columns)
     return function(left, right), _meet(left_valid, right_valid)
@@ -342,7 +342,7 @@ def _meet(a: Values | None, b: Values | None) -> Values | None:
     return a if b is None else a & b
 
 
-def _and(a: Step, b: Step, columns: Sequence[pa.Array]) -> Cells:
+def _and(a: Step, b: Step, columns: Sequence[pa.Array]) -> Vector:
     left, left_valid = a(columns)
     right, right_valid = b(columns)
     if left_valid is None and right_valid is None:
@@ -353,7 +353,7 @@ def _and(a: Step, b: Step, columns: Sequence[pa.Array]) -> Cells:
     return left & right & ~false, _known(left_valid, right_valid, false)
 
 
-def _or(a: Step, b: Step, columns: Sequence[pa.Array]) -> Cells:
+def _or(a: Step, b: Step, columns: Sequence[pa.Array]) -> Vector:
     left, left_valid = a(columns)
     right, right_valid = b(columns)
     if left_valid is None and right_valid is None:
@@ -368,7 +368,7 @@ def _known(left: Values | None, right: Values | None, decided: Values) -> Values
     return None if valid is None else valid | decided
 
 
-def _choose(test: Step, yes: Step, no: Step, columns: Sequence[pa.Array]) -> Cells:
+def _choose(test: Step, yes: Step, no: Step, columns: Sequence[pa.Array]) -> Vector:
     flags, valid = test(columns)
     chosen = flags if valid is None else flags & valid
     left, left_valid = yes(columns)
@@ -383,7 +383,7 @@ def _choose(test: Step, yes: Step, no: Step, columns: Sequence[pa.Array]) -> Cel
     )
 
 
-def _fill(step: Step, other: Step, columns: Sequence[pa.Array]) -> Cells:
+def _fill(step: Step, other: Step, columns: Sequence[pa.Array]) -> Vector:
     values, valid = step(columns)
     if valid is None:
         return values, None
@@ -430,4 +430,4 @@ _WITH_NAN: dict[str, Callable[[Values, Values], Values]] = {
     "GtEq": lambda a, b: ~_less(a, b),
 }
 
-_LOGIC: dict[str, Callable[[Step, Step, Sequence[pa.Array]], Cells]] = {"And": _and, "Or": _or}
+_LOGIC: dict[str, Callable[[Step, Step, Sequence[pa.Array]], Vector]] = {"And": _and, "Or": _or}

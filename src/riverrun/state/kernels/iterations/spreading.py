@@ -93,6 +93,15 @@ REPORT_FIELDS = 12
 DONE = 0
 DIVERGES = 1
 DOES_NOT_FIT = 2
+PAUSED = 3  # between two rounds; the next call goes on
+
+# Rows of `history`: int64 by round of a call.
+SENDERS = 0
+SENT = 1
+HISTORY_FIELDS = 2
+PAUSE = (
+    1 << 16
+)  # messages after which the end of a round is a pause, so that the caller can look at the clock
 
 # Rows of `scratch`: int32, as many as slots.
 TOUCHED_SLOTS = 0
@@ -485,8 +494,10 @@ def pull(
 def spread(
     words: np.ndarray, cells: np.ndarray, flags: np.ndarray, lists: np.ndarray, ends: np.ndarray,
     weights: np.ndarray, queues: np.ndarray, scratch: np.ndarray, how: np.ndarray, report: np.ndarray,
+    history: np.ndarray,
 ) -> int:  # fmt: skip
-    """Have the slots in the queues send messages until the queues are empty; the status."""
+    """Have the slots in the queues send messages until the queues are empty, or, round by round, until a pause; the
+    status."""
     operation, form, flip = how[OPERATION], how[FORM], how[FLIP]
     low, high, patience, superstep = how[LOW], how[HIGH], how[PATIENCE], how[SUPERSTEP] != 0
     current, ranks, depths = words[CURRENT], flags[RANK], cells[DEPTH]
@@ -501,12 +512,21 @@ def spread(
     messages, deepest = np.int64(0), report[DEEPEST]
     queued = report[QUEUED]
     rounds = np.int64(queued > 0)
+    senders, sent = queued, messages  # in this round, and before it
     while queued > 0:
         slot = np.int64(heads[queue])
         if slot < 0:
             if superstep:
-                rounds += 1
+                history[SENDERS, rounds - 1], history[SENT, rounds - 1] = senders, messages - sent
                 queue = 1 - queue
+                if messages >= PAUSE or rounds == history.shape[1]:
+                    report[LOWEST], report[QUEUED] = queue, queued
+                    report[MESSAGES] += messages
+                    report[DEEPEST] = deepest
+                    report[ROUNDS] += rounds
+                    return PAUSED
+                rounds += 1
+                senders, sent = queued, messages
             else:
                 queue += 1
             continue
@@ -560,9 +580,11 @@ def spread(
                 tails[other] = target
                 if not superstep and other < queue:
                     queue = other
+    if superstep and rounds > 0:
+        history[SENDERS, rounds - 1], history[SENT, rounds - 1] = senders, messages - sent
     report[MESSAGES] += messages
     report[DEEPEST] = deepest
-    report[ROUNDS] = rounds
+    report[ROUNDS] += rounds
     return DONE
 
 
@@ -603,12 +625,12 @@ def resolve_doubts(
 
 
 @kernel
-def settle(
+def prepare(
     words: np.ndarray, cells: np.ndarray, flags: np.ndarray, lists: np.ndarray, ends: np.ndarray,
     weights: np.ndarray, edges: np.ndarray, edge_weights: np.ndarray, started: np.ndarray, gone: np.ndarray,
     fresh: np.ndarray, queues: np.ndarray, scratch: np.ndarray, how: np.ndarray, report: np.ndarray,
-) -> int:  # fmt: skip
-    """Bring all values to the fixed point; the status."""
+) -> None:  # fmt: skip
+    """Take in what changed in this epoch: put slots back to their start values, and others into queues."""
     report[LOWEST] = QUEUES
     if how[RESTART] != 0:
         for slot in range(how[SLOTS]):
@@ -660,7 +682,24 @@ def settle(
             report[MESSAGES] += 1
             if send(source, target, null, weight, words, cells, flags, scratch, how, report):
                 enter(target, words, cells, queues, how, report)
-    status = spread(words, cells, flags, lists, ends, weights, queues, scratch, how, report)
+
+
+@kernel
+def settle(
+    words: np.ndarray, cells: np.ndarray, flags: np.ndarray, lists: np.ndarray, ends: np.ndarray,
+    weights: np.ndarray, edges: np.ndarray, edge_weights: np.ndarray, started: np.ndarray, gone: np.ndarray,
+    fresh: np.ndarray, queues: np.ndarray, scratch: np.ndarray, how: np.ndarray, report: np.ndarray,
+    history: np.ndarray,
+) -> int:  # fmt: skip
+    """Bring all values to the fixed point; the status. After a pause, go on where it was."""
+    if report[STATUS] != PAUSED:
+        prepare(
+            words, cells, flags, lists, ends, weights, edges, edge_weights, started, gone, fresh, queues, scratch,
+            how, report,
+        )  # fmt: skip
+    status = spread(
+        words, cells, flags, lists, ends, weights, queues, scratch, how, report, history
+    )
     if status == DONE and report[DOUBTS] > 0:
         status = resolve_doubts(words, flags, lists, ends, weights, scratch, how, report)
     report[STATUS] = status

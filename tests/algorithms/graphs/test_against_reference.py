@@ -61,9 +61,10 @@ def test_pagerank(case):
 
 
 @cases
-def test_label_propagation(case):
+@pytest.mark.parametrize("mode", ["differential", "rounds"])
+def test_label_propagation(case, mode):
     check(
-        lambda edges, nodes, _: graphs.label_propagation(edges, nodes, rounds=4),
+        lambda edges, nodes, _: graphs.label_propagation(edges, nodes, rounds=4, mode=mode),
         lambda graph: reference.label_propagation(graph.everyone, graph.links, 4),
         case,
     )
