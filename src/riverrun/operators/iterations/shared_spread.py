@@ -124,6 +124,8 @@ class Staging(TakesRows):
         self.began = -1
         """The first epoch of these arrays, in which `SendValues` waits for the news of all workers before anything
         else; -1 afterwards."""
+        self.first = -1
+        """The first epoch of these arrays, if its supersteps begin one round later, with the news of all workers."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         spreading, width = self.spreading, self._width
@@ -240,7 +242,7 @@ class BringingBack(_Writing):
         letters = spreading.turn()
         alone = self.context.workers == 1
         if begins and not alone:
-            staging.began = time[0]
+            staging.began = staging.first = time[0]
             letters.append(spreading.wake())
         else:
             staging.asks = bool(letters) and not staging.supersteps
@@ -303,7 +305,8 @@ class Spreads(_Writing):
             staging.asks = False
         for changes in self._held.pop(time, ()):
             spreading.hear(changes.columns)
-        send(self.context, spreading.work(time[1] + 1, only_letters=staging.asks), time)
+        superstep = time[1] - (time[0] == staging.first)
+        send(self.context, spreading.work(superstep, only_letters=staging.asks), time)
         following = (time[0], time[1] + 1)
         if (
             (spreading.is_busy or staging.asks)

@@ -397,16 +397,19 @@ class SharedSpreading(Spreading):
         self._supersteps.append(RoundFigures((superstep,), senders, messages, seconds))
 
     def _told_rounds(self, touched: int) -> list[RoundFigures]:
-        """What this epoch did here: a row for each superstep, of which the first has what was sent before it, too; or
+        """What this epoch did here: a row for each superstep, the first with what new edges carried before it; or
         one row of all work in the order of values."""
         messages = int(self._report[plain.MESSAGES])
-        if self._supersteps:
-            first, *later = self._supersteps
-            before = messages - sum(each.messages for each in self._supersteps)
-            return [first._replace(messages=first.messages + before), *later]
-        if touched or messages:
-            return [RoundFigures((), touched, messages, self._spent, 0)]
-        return []
+        if not self._superstep:
+            whole = RoundFigures((), touched, messages, self._spent, 0)
+            return [whole] if touched or messages else []
+        rounds = self._supersteps
+        before = messages - sum(each.messages for each in rounds)
+        if not before:
+            return rounds
+        if rounds and rounds[0].at == (0,):
+            return [rounds[0]._replace(messages=rounds[0].messages + before), *rounds[1:]]
+        return [RoundFigures((0,), 0, before, 0.0), *rounds]
 
     def _endless(self) -> OperatorFailed:
         slot = int(self._report[plain.SLOT])
