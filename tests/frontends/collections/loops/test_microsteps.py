@@ -241,6 +241,29 @@ def test_explain_says_who_does_the_work_and_why() -> None:
     assert "(supersteps)" in shown({"mode": "superstep", "spread_over": "all"})
 
 
+def test_supersteps_that_arrays_do_not_know_run_by_rounds() -> None:
+    def shown(modes: Any, program: Callable[..., Any]) -> str:
+        return flow_of({"mode": "superstep", **modes}, program).explain()
+
+    assert "by rounds" not in shown({}, paths)
+    assert "spread the least value" in shown({}, paths)
+    assert "by rounds, mode='superstep'" in shown({"maintain": "restart"}, paths)
+    assert "at most 3 rounds; by rounds" in shown({"rounds": 3}, paths)
+    for program in (other_side, replacing, with_the_way):
+        assert "by rounds, mode='superstep'" in shown({}, program)
+        with pytest.raises(rr.PlanError) as caught:
+            shown({"spread_over": "one"}, program)
+        assert caught.value.code == "plan.no_arrays"
+
+
+def test_what_inputs_and_loops_expect_are_two_things() -> None:
+    """`expect` of an input is a number of rows, and decides on workers; `expect` of a loop is one of rounds."""
+    both = flow_of({"expect": 900}, expect=10**9).explain()  # type: ignore[dict-item]
+    assert "on all workers, for 1,000,000,000 rows: about" in both
+    alone = flow_of({"expect": 900}, replacing, expect=10**9).explain()  # type: ignore[dict-item]
+    assert "by rounds, since 900 rounds are expected" in alone
+
+
 def test_the_same_loop_is_taken_over_by_any_number_of_workers(tmp_path: Any) -> None:
     modes = {"mode": "microstep", "spread_over": "all"}
     with flow_of(modes).run(workers=3, checkpoint=tmp_path, every=2) as run:
@@ -338,6 +361,12 @@ def test_words_for_modes() -> None:
         ({"mode": "fast"}, "plan.mode", "mode='superstep', mode='microstep' and"),
         ({"spread_over": 2}, "plan.spread_over", "spread_over='all'"),
         ({"mode": "differential", "spread_over": "all"}, "plan.no_arrays", "all workers"),
+        ({"maintain": "differential", "spread_over": "one"}, "plan.no_arrays", "leave out"),
+        ({"maintain": "restart", "spread_over": "one"}, "plan.no_arrays", "in each epoch"),
+        ({"mode": "superstep", "rounds": 3, "spread_over": "all"}, "plan.no_arrays", "a number"),
+        ({"mode": "microstep", "maintain": "differential"}, "plan.maintain", "one of the two"),
+        ({"mode": "microstep", "maintain": "restart"}, "plan.no_arrays", "from its start"),
+        ({"expect": 0}, "plan.expect", "how many rounds"),
     ):
         with pytest.raises(rr.PlanError) as caught:
             flow_of(modes)
