@@ -113,8 +113,8 @@ class SharedSpreading(Spreading):
         """How many letters were written so far."""
         self._supersteps: list[RoundFigures] = []
         """What each superstep of this epoch did on this worker."""
-        self._spent = self._noted = 0.0
-        """The seconds of work in this epoch, and those of them that are noted for supersteps."""
+        self._began = self._noted = 0.0
+        """When this epoch began, and when its last superstep was noted."""
 
     @property
     def is_new(self) -> bool:
@@ -137,7 +137,7 @@ class SharedSpreading(Spreading):
         super()._begin()
         self.is_hasty = False
         self._supersteps = []
-        self._spent = self._noted = 0.0
+        self._began = self._noted = perf_counter()
         self._report[:] = 0
         self._report[plain.LOWEST] = 0 if self._superstep else plain.QUEUES
 
@@ -300,11 +300,6 @@ class SharedSpreading(Spreading):
     def hear(self, letters: Letters) -> None:
         """Take values that other workers sent, and their questions."""
         self._begin()
-        began = perf_counter()
-        self._hear(letters)
-        self._spent += perf_counter() - began
-
-    def _hear(self, letters: Letters) -> None:
         *keys, about, words, hops = letters
         kinds, senders = _kinds_and_senders(about)
         is_other = kinds >= kernels.NEWS
@@ -343,7 +338,6 @@ class SharedSpreading(Spreading):
         wait.
         """
         self._begin()
-        began = perf_counter()
         graph, report = self._graph, self._report
         while report[plain.QUEUED] and not only_letters:
             senders, before = int(report[plain.QUEUED]), int(report[plain.MESSAGES])
@@ -354,8 +348,6 @@ class SharedSpreading(Spreading):
             )  # fmt: skip
             if status != plain.DONE:
                 raise self._failure(status)
-            now = perf_counter()
-            self._spent, began = self._spent + now - began, now
             if self._superstep:
                 self._note(superstep, senders, int(report[plain.MESSAGES]) - before)
                 superstep += 1
@@ -392,16 +384,17 @@ class SharedSpreading(Spreading):
         return settled
 
     def _note(self, superstep: int, senders: int, messages: int) -> None:
-        """Note what a superstep did, with the time since the one before."""
-        seconds, self._noted = self._spent - self._noted, self._spent
-        self._supersteps.append(RoundFigures((superstep,), senders, messages, seconds))
+        """Note what a superstep did, with the time since the one before: also that in which it waited for others."""
+        before, self._noted = self._noted, perf_counter()
+        figures = RoundFigures((superstep,), senders, messages, self._noted - before)
+        self._supersteps.append(figures)
 
     def _told_rounds(self, touched: int) -> list[RoundFigures]:
         """What this epoch did here: a row for each superstep, the first with what new edges carried before it; or
         one row of all work in the order of values."""
         messages = int(self._report[plain.MESSAGES])
         if not self._superstep:
-            whole = RoundFigures((), touched, messages, self._spent, 0)
+            whole = RoundFigures((), touched, messages, perf_counter() - self._began, 0)
             return [whole] if touched or messages else []
         rounds = self._supersteps
         before = messages - sum(each.messages for each in rounds)

@@ -636,6 +636,25 @@ def test_a_loop_that_is_looked_into_is_not_run_by_rounds():
     assert caught.value.code == "plan.loop_seen"
 
 
+def test_nothing_is_left_of_rounds_that_are_not_taken():
+    """Somebody looks into the loop, which may run as its nodes: so the same loop by rounds goes, and all of it."""
+
+    def nodes(**how):
+        kept = []
+
+        def leaking(now):
+            kept.append(now)
+            return now.distinct()
+
+        flow = rr.Dataflow("leak")
+        roots = flow.input("roots", TWO["roots"])
+        flow.output("result", roots.iterate(leaking, **how))
+        kept[0].inspect(print)
+        return sorted(node.operator.describe() for node in flow.plan.nodes)
+
+    assert nodes(expect=900) == nodes()
+
+
 def test_which_way_a_loop_takes_by_itself():
     def way(**how):
         text = build(lambda **rows: reachable(**rows, **how), TWO).explain()
