@@ -548,7 +548,7 @@ OTHERS = {
     "Grouped": "function schema many name k descending collection",
     "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
     "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
-    "Run": "live timeout name epoch wait rows kind function start probe workers frame mode stream checkpoint "
+    "Run": "live timeout name epoch wait rows kind function start workers frame mode stream checkpoint "
     "trigger path storage_options",
     "Result": "name schema portions epoch spark",
 }
