@@ -73,7 +73,7 @@ ATTEMPTS = {
     "scale": lambda run: run.scale(2),
     "close": lambda run: run.close(),
     "status, then scale": lambda run: (run.status(), run.scale(2)),
-    "wait": lambda run: rr.Commit(run, 0, 0).wait(),
+    "wait": lambda run: rr.Commit(run._commits, 0, 0).wait(),
 }
 
 

@@ -97,10 +97,12 @@ def shortened(rounds: Sequence[RoundFigures]) -> tuple[RoundFigures, ...]:
 
 def name_of(scope: Scope) -> str:
     """The name of a loop for people: the names of the loops around it, then its own, with slashes between them."""
-    around = (
-        "" if scope.parent is None or scope.parent.parent is None else f"{name_of(scope.parent)}/"
-    )
-    return f"{around}{scope.called}"
+    names: list[str] = []
+    inner: Scope | None = scope
+    while inner is not None and inner.parent is not None:
+        names.append(inner.called)
+        inner = inner.parent
+    return "/".join(reversed(names))
 
 
 def loop_of(node: Node) -> str | None:
@@ -117,22 +119,20 @@ def loops_of(plan: Plan) -> dict[str, tuple[str, ...]]:
     """The names of the loops of a plan, each with those of the loops around it, outermost first."""
     loops: dict[str, tuple[str, ...]] = {}
     parts = parts_of_loops(plan)
+    paths: dict[int, tuple[str, ...]] = {}  # of each scope: the loops around its nodes
     for node in plan.nodes:
         if node.scope.number in parts:
             continue
-        around = _around(node.scope)
-        for at, name in enumerate(around):
-            loops[name] = around[:at]
+        scopes, scope = [], node.scope
+        while scope.number not in paths and scope.parent is not None:
+            scopes.append(scope)
+            scope = scope.parent
+        around = paths.setdefault(scope.number, ())
+        for inner in reversed(scopes):
+            name = f"{around[-1]}/{inner.called}" if around else inner.called
+            loops[name] = around
+            around = paths[inner.number] = (*around, name)
         loop = loop_of(node)
         if loop is not None:
             loops[loop] = around
     return dict(sorted(loops.items()))
-
-
-def _around(scope: Scope) -> tuple[str, ...]:
-    names: list[str] = []
-    inner: Scope | None = scope
-    while inner is not None and inner.parent is not None:
-        names.insert(0, name_of(inner))
-        inner = inner.parent
-    return tuple(names)

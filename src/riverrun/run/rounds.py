@@ -8,7 +8,7 @@
 reach, epoch 7
   epoch  round  touched    ms  messages
       7      0        5  4.00        12  ████████████████████
-             1        1  1.00         2  ███▎
+             1        1  1.00         2  ███▍
 >>> rounds.to_arrow().column_names
 ['epoch', 'round', 'rounds', 'touched', 'messages', 'ms']
 """

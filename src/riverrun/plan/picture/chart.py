@@ -11,7 +11,7 @@ same ones in each panel, in the same colours. A chart with one line shows bars. 
 
 >>> panel = Panel("messages", (Line("epoch 0", ((0, 400.0), (1, 30.0), (2, 0.0))),))
 >>> picture = chart("<reach>", "3 rounds", "round", [panel])
->>> picture.startswith("<svg "), "&lt;reach&gt;" in picture, "1,000" in picture
+>>> picture.startswith("<svg "), "&lt;reach&gt;" in picture, "300" in picture
 (True, True, True)
 
 Cost: linear in the values.
