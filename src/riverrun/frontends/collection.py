@@ -572,6 +572,8 @@ class Collection(Rows):
         """The rows in groups: those that agree in some columns or expressions are one group.
 
         `columns` and `named` are as in `select`; without any, all rows are one group. Null is a value like any other.
+        Aggregates see the columns of the rows: a key that is computed under the name of a column, as in
+        ``group_by(pl.col("shop") % 2)``, is shown in the result alone.
         """
         attempt = f"group {self._name}"
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
