@@ -114,8 +114,8 @@ class Carrier(ABC):
     place: ClassVar[str]
     """The place in words, as error messages say it: "on Spark"."""
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Those of the options "seed", "tls" and "balance" that make sense at this place; not every place has them.
-    "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
+    """Those of the options "seed", "tls", "silence" and "balance" that make sense at this place; not every place has
+    them. "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
 
     @abstractmethod
     def start(self, request: ClusterRequest) -> CarriedRun:
