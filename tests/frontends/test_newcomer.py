@@ -41,6 +41,16 @@ def result_of(program):
         return run.read("result").rows()
 
 
+def test_a_collection_is_neither_true_nor_false_and_has_no_length(orders):
+    for ask in (bool, lambda rows: rows and 1, lambda rows: not rows):
+        with pytest.raises(rr.PlanError, match="cannot tell whether 'orders' is true") as caught:
+            ask(orders)
+        assert "is not None" in caught.value.hint
+    with pytest.raises(TypeError, match="length of a collection: it is a description") as wrong:
+        len(orders)
+    assert "Hint: count()" in str(wrong.value)
+
+
 # -- taken
 
 

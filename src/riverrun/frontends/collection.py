@@ -120,6 +120,20 @@ class Collection(Rows):
             'Hint: select("a", "b") takes columns, filter(pl.col("a") > 1) rows; in expressions a column is pl.col("a")'
         )
 
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "cannot take the length of a collection: it is a description and has no rows yet\n"
+            "Hint: count() is a collection of one row, with their number; len(run.read(output)) is a number"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            "plan.collection",
+            f"cannot tell whether {self._name} is true: a collection is a description and has no rows yet",
+            hint="compare an optional collection with None: `if rows is not None`; rows that are there once there are "
+            "some of another collection are a semi_join",
+        )
+
     # -- each row by itself
 
     def select(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
