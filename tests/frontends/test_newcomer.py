@@ -286,3 +286,96 @@ def test_a_checkpoint_is_compared_with_the_code_of_the_user():
     assert len(set(codes)) == len(functions)
     assert codes == [code_of(copy.copy(RowsOf(function))) for function in functions]
     assert RowsOf(functions[3])({"a": 1}) == [{"a": 1}] * 3
+
+
+# -- what the pages say of corners
+
+
+@pytest.mark.parametrize(
+    ("epochs", "values"),
+    [
+        ([{"insert": [0.1, 9.0]}, {"delete": [0.1]}], [[9.0], [9.0]]),
+        ([{"insert": [0.1, 9.0]}, {"delete": [9.0]}], [[9.0], []]),
+        ([{"insert": [9.0]}, {"insert": [0.1]}, {"delete": [9.0]}], [[9.0], [0.1], [0.1]]),
+        ([{"insert": [9.0]}, {"insert": [0.1]}, {"delete": [0.1]}], [[9.0], [0.1], []]),
+        ([{"insert": [9.0, 9.0]}, {"delete": [9.0]}], [[9.0], []]),
+        ([{"insert": [0.1]}, {"delete": [0.1], "insert": [9.0]}], [[0.1], [9.0]]),
+    ],
+)
+def test_deleting_an_update_takes_out_the_value_that_is_there(flow, epochs, values):
+    updates = flow.input("updates", {"k": pl.Int64, "t": pl.Int64, "v": pl.Float64})
+    key, value, time = {"k": pl.Int64}, {"v": pl.Float64}, {"t": pl.Int64}
+    state = flow.state("state", key=key, value=value, time=time)
+    updates.update(state, late=9)
+    seen = []
+    with flow.run() as run:
+        for epoch in epochs:
+            for act, given in epoch.items():
+                getattr(run, act)("updates", [(1, 0, v) for v in given])
+            run.commit()
+            seen.append([row[2] for row in run.read("state").rows()])
+    assert seen == values
+
+
+def test_an_order_of_several_columns_with_nulls(flow):
+    rows = flow.input("rows", {"a": pl.Int64, "b": pl.Int64})
+    both = pl.struct("a", "b")
+    first, last = rr.first(both, by=["a", "b"]), rr.last(both, by=["a", "b"])
+    flow.output("ends", rows.group_by().agg(first=first, last=last))
+    ends = []
+    with flow.run() as run:
+        for some in ([(None, 9), (1, None)], [(1, 5)], [(2, None), (0, None)], [(0, 3)]):
+            run.insert("rows", some)
+            run.commit()
+            ((low, high),) = run.read("ends").rows()
+            ends.append((tuple(low.values()), tuple(high.values())))
+    assert ends == [
+        ((1, None), (1, None)), ((1, 5), (1, 5)), ((0, None), (2, None)), ((0, 3), (2, None)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_deleting_a_row_that_left_by_its_epoch_is_a_debt_for_as_long(flow, checked):
+    rows = flow.input("rows", {"k": pl.Int64}, checked=checked)
+    flow.output("recent", rows.expire(epochs=2))
+    with flow.run() as run:
+        run.insert("rows", [(1,)])
+        for _ in range(3):
+            run.commit()
+        assert run.read("recent").rows() == []
+        run.delete("rows", [(1,)])
+        for _ in range(2):
+            run.commit()
+            with pytest.raises(rr.OperatorFailed, match="is there -1 times"):
+                run.read("recent").rows()
+        run.commit()
+        assert run.read("recent").rows() == []
+
+
+def test_which_rows_of_an_epoch_are_late_and_how_they_are_counted(tmp_path):
+    def program():
+        flow = rr.Dataflow("late")
+        rows = flow.input("rows", {"k": pl.Int64, "t": pl.Int64})
+        for name in ("one", "two"):
+            flow.output(name, rows.expire("t", after=5))
+        state = flow.state("state", key={"k": pl.Int64}, value={}, time={"t": pl.Int64})
+        rows.update(state, late=5)
+        return flow
+
+    def late(run):
+        return {event["what"]: event["rows"] for event in run.events("late")}
+
+    with program().run(checkpoint=tmp_path / "path", every=None) as run:
+        run.insert("rows", [(1, 0), (1, 100)])
+        run.commit()
+        assert run.read("one").rows() == [(1, 100)]
+        assert run.read("state").rows() == [(1, 0), (1, 100)]
+        assert late(run) == {"expire": 2}
+        run.insert("rows", [(1, 3)])
+        run.commit()
+        assert late(run) == {"expire": 4, "update": 1}
+    with program().run(checkpoint=tmp_path / "path", every=None) as run:
+        assert late(run) == {"expire": 4, "update": 1}  # these epochs are done again
+        run.checkpoint()
+    with program().run(checkpoint=tmp_path / "path", every=None) as run:
+        assert late(run) == {}

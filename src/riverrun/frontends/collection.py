@@ -478,12 +478,14 @@ class Collection(Rows):
         """The rows that are not too old: rows leave by themselves.
 
         By time, ``expire("at", after=span)``: a row leaves when the watermark reaches the sum of its time and `after`.
-        The watermark is the greatest time in `column` so far, less `late`. The column has whole numbers, dates or
-        times. A row that is too old when it comes is never there, and counted in ``run.events("late")``. A row without
-        a time is never there either, and counted in ``run.events("no time")``. A row whose time and `after` add up to
-        more than 64 bits hold never leaves.
+        The watermark is the greatest time in `column` so far, also of the same epoch, less `late`. The column has whole
+        numbers, dates or times. A row that is too old when it comes is never there, and counted in
+        ``run.events("late")``. A row without a time is never there either, and counted in ``run.events("no time")``. A
+        row whose time and `after` add up to more than 64 bits hold never leaves.
 
-        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later.
+        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later. So a
+        row that is deleted when it has left already is there -1 times until then, also behind an input with
+        ``checked=True``.
 
         `name` is what the step is called.
         """
