@@ -341,6 +341,26 @@ def _is_no_amount(kind: pa.DataType) -> bool:
     return family(kind) in ("text", "enum", "binary", "list", "struct")
 
 
+def _number_of(aggregate: Aggregate, kind: pa.DataType) -> str:
+    """How values that cannot be added up become numbers, as a hint; nothing where there is no one way."""
+    what = family(kind)
+    is_of_numbers = what == "list" and family(kind.value_type) in ("integer", "float", "decimal")
+    if what not in ("text", "enum") and not is_of_numbers:
+        return ""
+    of = aggregate.column
+    text = f'pl.col("{of}")' if isinstance(of, str) else "(...)"
+    if isinstance(of, pl.Expr) and of.meta.is_column():
+        text = f'pl.col("{of.meta.output_name()}")'
+    if what == "enum":  # Polars has no cast of an enum to a float
+        return (
+            f"its text as a number: rr.{aggregate.kind}({text}.cast(pl.String).cast(pl.Float64)), its place in the "
+            f"enum: rr.{aggregate.kind}({text}.to_physical()); "
+        )
+    if what == "list":
+        return f"a number of each list: rr.{aggregate.kind}({text}.list.sum().cast(pl.Float64)); "
+    return f"cast it: rr.{aggregate.kind}({text}.cast(pl.Float64)); "
+
+
 def _aggregated_twice(name: str) -> PlanError:
     return PlanError(
         "plan.column_twice",
@@ -544,8 +564,7 @@ class _ReduceBuilder:
                     "plan.type",
                     f"cannot aggregate {collection._name} into {show(column)}: {aggregate} adds up "
                     f"{type_text(kind)}, which is not a number",
-                    hint=f"cast it: rr.{aggregate.kind}({exprs[column]}.cast(pl.Float64)); rr.count, rr.min and rr.max "
-                    "take any type",
+                    hint=f"{_number_of(aggregate, kind)}rr.count, rr.min and rr.max take any type",
                     column=column,
                 )
             if form is None:  # other types that Polars can add up are added up over the whole group
