@@ -314,7 +314,8 @@ def _unknown(name: str, value: object) -> PlanError:
 
 def check_on(options: RunOptions, carrier: Carrier, workers: int) -> None:
     """Refuse options that make no sense at the place where the workers are to live, or with this number of workers."""
-    check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
+    hint = 'leave it out, or give workers=1 or workers="auto"'
+    check_workers(workers, carrier, "run with", hint)
     check_count("history", options.history)
     path = None if options.checkpoint is None else options.checkpoint.path
     _check_place(carrier, options.timeout, options.security.tls, options.seed, path)
@@ -327,6 +328,20 @@ def check_on(options: RunOptions, carrier: Carrier, workers: int) -> None:
             hint='leave it out, or run with workers as processes: flow.run(on="processes", workers=2, silence=...)',
         )
     _check_balance(options.recovery, workers, carrier, is_durable=options.checkpoint is not None)
+
+
+def check_workers(workers: object, carrier: Carrier, attempt: str, hint: str) -> None:
+    """Refuse what is no number of workers, and more workers than make sense at the place where they are to live."""
+    check_count("workers", workers, attempt, hint)
+    most = carrier.most_workers
+    if most is not None and isinstance(workers, int) and workers > most:
+        raise PlanError(
+            "plan.run",
+            f"cannot {attempt} workers={workers} {carrier.place}: {most} is the most, since each step connects every "
+            "worker with every other one, in one thread",
+            hint='more workers than cores do not help: flow.run(on="processes", workers="auto") uses all cores of this '
+            'machine, on="spark" those of a cluster',
+        )
 
 
 def _check_every(distance: object) -> None:

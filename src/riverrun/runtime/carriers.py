@@ -117,6 +117,9 @@ class Carrier(ABC):
     """Those of the options "seed", "tls", "silence" and "balance" that make sense at this place; not every place has
     them. "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
 
+    most_workers: ClassVar[int | None] = None
+    """The greatest number of workers that makes sense at this place; None where something else bounds it."""
+
     @abstractmethod
     def start(self, request: ClusterRequest) -> CarriedRun:
         """Start the workers, and return when all of them are ready."""
