@@ -1,5 +1,9 @@
 """Errors for names that do not exist, of attributes, arguments and imports: with the name that was meant.
 
+The package and the classes that users hold (collections, states, runs) raise these errors from their ``__getattr__``.
+The hint comes from a table of names that people bring from other libraries (`frontends.elsewhere`), or is the public
+name that is spelled almost alike. `formerly` marks a function that had other arguments in an earlier version.
+
 >>> print(missing_attribute("", "str", "uper", {"length": "len(text)"}))
 a str has no attribute 'uper'
 Hint: did you mean 'upper'?
@@ -13,6 +17,8 @@ Traceback (most recent call last):
     ...
 TypeError: read() has no argument as_of=
 Hint: the epoch is epoch=
+
+Cost: nothing until a name is missing; a marked function takes one Python call more.
 """
 
 from __future__ import annotations

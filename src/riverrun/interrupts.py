@@ -10,9 +10,10 @@ where an exception can do no harm, and calls the user's functions by ``exposed``
   in the code that ``exposed`` calls.
 - **Delivery.** A signal that was noted is passed to the handler that the user had installed for it, at the next of
   these places. Several signals of one number that were noted meanwhile count as one.
-- **Exposure.** ``exposed(function)`` raises the exception that a handler raised in the function, whatever the function
-  made of the exception; the function can catch it for good only if it is an `Exception`. No handler runs between the
-  end of the function and the caller.
+- **Exposure.** While ``exposed(function)`` runs the function, a handler runs at once, and may raise an exception in the
+  function. The caller gets that exception, also where the function catches it, or raises another one in its place. (An
+  `Exception` is different from a ``KeyboardInterrupt`` in one case: a function that catches it and returns has dealt
+  with it.) No handler runs between the end of the function and the caller.
 - **Restoration.** After the block the handlers are the same as before, also the handler that Polars has installed below
   Python's. Where Python has no handler for a signal (ignored, the system's own, another thread), nothing is changed.
 

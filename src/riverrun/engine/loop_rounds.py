@@ -2,7 +2,8 @@
 
 Every worker knows the round of each of its loops (`Instance.loops`). A run in this process asks its workers about once
 a second; workers in other processes report their rounds with their signs of life. A `LongLoops` adds up the reports of
-the workers, logs a warning and records an event, both with the round and with how many rows still change. Laws:
+the workers, logs a warning and records an event, both with the round and with how many rows still change. (The
+``rounds`` of an event begin with those of the loops around the loop; its own round is the last.) Laws:
 
 - **Early.** People are warned of a loop that has been in one epoch for `FIRST` seconds, by name and with the user's
   line, and again every `AGAIN` seconds while the rounds of the loop go on. While a loop stays in one round there is no

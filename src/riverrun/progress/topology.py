@@ -1,11 +1,11 @@
 """Topology: the shape of a dataflow graph, as far as time is concerned.
 
-``plan.plan`` builds the topology of a program, and trackers, ledgers and borders count progress on
-it. Nodes have input and output ports. Every port is a *location*, numbered in the order in which the
-ports were added, so workers that build the same plan mean the same port by the same number. An *arc*
-leads from a port to the next: from an output to an input along an edge, where time stays as it is;
-or from an input to an output of the same node, where time changes as a
-:class:`~riverrun.progress.Summary` says. (A node need not have an arc from each input to each
+``plan.plan`` builds the topology of a program; trackers and ledgers (``reachability``) and borders
+(``crossing``) count progress on it. Nodes have input and output ports. Every port is a *location*,
+numbered in the order in which the ports were added, so workers that build the same plan mean the same
+port by the same number. An *arc* leads from a port to the next: from an output to an input along an
+edge, where time stays as it is; or from an input to an output of the same node, where time changes as
+a :class:`~riverrun.progress.Summary` says. (A node need not have an arc from each input to each
 output.) A loop is entered, gone around and left through nodes that do nothing else.
 
 Laws:
@@ -49,8 +49,10 @@ larger number, or advances a coordinate further to the left than any number that
 >>> topology.order(body.outputs[0], (0, 4)) < topology.order(leave.outputs[0], (0,))
 True
 
-Cost: building takes time linear in the size of the graph, times the deepest nesting. ``ways`` looks at every arc once
-for each end, and each incomparable summary, that the arc leads to; with ``hubs`` among the ends these are few.
+Cost: building takes time linear in the size of the graph, times the deepest nesting. ``ways`` finds the paths from
+every port to some ports, the *ends*. It looks at an arc once for each end to which a path leads on from the arc, and
+for each summary of such a path, of which only the least are kept. Where that would be many, ``hubs`` names ports on
+these paths that make them few when they are added to the ends.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
 """A line in the terminal while a long commit is under way; nothing where there is no terminal.
 
-The line appears after half a second, so that quick commits print nothing. A thread of its own writes the line, and
-asks the run only for the number of changes made, and for the loop that the epoch is in: its name, its round, and the
-rows that change there.
+`pacing` has a `ProgressLine` for its run. The line appears after half a second, so that quick commits print nothing. A
+thread of its own writes the line, and asks the run only for the number of changes made, and for the loop that the epoch
+is in: its name, its round, and the rows that change there.
 
 A loop that is followed (``run.rounds(name, live=True)``) leaves a line for each epoch in which it did anything: the
-number of its rounds, what they touched and sent, how long they took, and how their messages rose and fell. While a long
-commit is under way, the line shows how the rows rise and fall that change in that loop.
+number of its rounds, what they touched and sent, how long they took, and as a row of bars how many messages each round
+sent. While a long commit is under way, its line has a row of bars too: how many rows changed in that loop, look by
+look.
+
+Cost: nothing where there is no terminal; otherwise a thread for each commit, and ten looks a second after the first
+half second.
 """
 
 from __future__ import annotations

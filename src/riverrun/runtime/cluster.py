@@ -9,10 +9,10 @@ time. The laws of `carried` hold, and:
   nothing is half done (`interrupts`). A request that was accepted and not carried out yet is carried out in a later
   call.
 - **Settled interrupt.** When a caller is interrupted while it waits for an epoch, the epoch is *refused* before the
-  interrupt is raised, unless the epoch is *complete* by then: its rows are dropped, in the log too
-  (`settle_interrupt`). Where the storage does not answer, or a second interrupt ends the wait for the storage, the
-  epoch either stays *accepted*, and is worked on later; or its refusal is on its way to the log (*refusing*), and no
-  later epoch can get there before it.
+  interrupt is raised (`settle_interrupt`): its rows are dropped, in the log too. An epoch that is *complete* by then
+  stays. Three things can prevent the refusal: the storage does not answer, a second interrupt ends the wait for the
+  storage, or another thread is at work. Then the epoch either is still *accepted*, and is worked on later or now; or it
+  is *refusing*: its refusal is on its way to the log, and no later epoch can get there before the refusal.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 A kernel is compiled separately for each combination of argument types, and only a call shows which types come. So the
 combinations are listed here; `preparing` compiles them ahead, and `plan.kernels_needed` names the kernels that a plan
-needs. The tests fail on a call with types that are not listed, and print the line to add (`tests/conftest.py`). Outside
-of the tests a kernel that is not listed is compiled at its first call: nothing but time depends on this list.
+needs: `ROWS`, which every plan needs, and those of its operators. An *entry* is a kernel with one combination; `labels`
+has the labels of the entries of some kernels, or of all. The tests fail on a call with types that are not listed, and
+print the line to add (`tests/conftest.py`). Outside of the tests a kernel that is not listed is compiled at its first
+call: nothing but time depends on this list.
 
 Types are spelled as in NumPy: `i8` is a 64-bit integer, `u8` an unsigned one, `b` a truth value; `i8[2]` is an array
 with two dimensions, and `i8[1]!` a read-only array; types in parentheses are a tuple.

@@ -1,10 +1,10 @@
 """Keys: the distinct keys of some changes, ready to be looked up.
 
 A `View` takes the keys of a lookup in any Arrow form, checks them, and brings them to the canonical layout of states
-(`schema`). `Keys` are in that layout already, and have the table of integers through which kernels see them
-(`kernels.layout`). So looking up a few keys costs a few microseconds. Operators that react to changes use `Keys`
-(reduce, upsert, shared states): for each batch that comes, they look up in a state the keys that occur in the batch.
-Laws:
+(`schema`). `Keys` are in that layout already, and have a table with the addresses of their columns, which kernels read
+instead of Arrow columns (`kernels.layout`). So looking up a few keys costs a few microseconds. Operators that react to
+changes use `Keys` (reduce, upsert, shared states): for each batch that comes, they look up in a state the keys that
+occur in the batch. Laws:
 
 - **Distinct.** No two rows are equal. `of_batch`, `union` and `first_rows` see to that; whoever calls the constructor
   has to know it.

@@ -19,7 +19,7 @@ helper gets the whole list and takes the first kernel that is neither compiled n
 []
 
 Cost: where nothing is missing, looking for some thirty files once in a process. Otherwise a helper takes a second to
-start and 150 MB of memory; all kernels of a program with joins and loops take about half a minute of processor time.
+start and 150 MB of memory; all kernels of a program with joins and loops take about a minute of processor time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Shrinking: a smallest part of a failing script that still fails.
 
-`trials` shrinks the script with which a law was broken: epochs, marks and rows are left out as long as the rest still
-fails. Laws:
+`trials` shrinks the script with which a law was broken: items are left out as long as `fails` is true of the rest. An
+*item* is a change of one row, or a mark (a commit, or a failure at some place: `script`). Laws:
 
-- **Still fails.** The shrunk script fails like the whole one.
-- **Nothing to spare.** Unless the tries ran out, leaving out any one item of the shrunk script (an insertion together
-  with the deletion of its row) would make the script pass, or delete rows that are not there.
+- **Still fails.** `fails` is true of the shrunk script, as of the whole one.
+- **Nothing to spare.** Unless the tries ran out, `fails` is false of the shrunk script without any one item, and also
+  without an insertion and the deletion of its row together. (Not tried is what makes no script: one that deletes rows
+  that are not there, has no commit, or ends in changes.)
 
 >>> from riverrun.testing.script import COMMIT, delete, insert, shown
 >>> script = [insert("n", [{"n": 1}, {"n": 2}]), COMMIT, delete("n", [{"n": 1}]), COMMIT]
@@ -15,7 +16,7 @@ fails. Laws:
     COMMIT,
 ]
 
-Cost: at most `tries` calls of the function, about the square of the items for a stubborn script.
+Cost: at most `tries` calls of `fails`, about the square of the items for a stubborn script.
 """
 
 from __future__ import annotations

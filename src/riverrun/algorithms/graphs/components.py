@@ -2,14 +2,17 @@
 
 Users find them as `rr.graphs.components` and `rr.graphs.strongly_connected_components`. Both are made of one step, the
 spread of least labels: every node has a label, and passes the least label that it has received along its edges, until
-no node receives a lesser label.
+no node receives a lesser label. Where nodes have a fixed width (numbers, dates), `components` runs on arrays, which
+work on the least labels first. Strong components, components of strings, and components inside another loop run in
+differential loops.
 
-**Prioritised.** When all labels set out at once, most nodes receive a lesser label in round after round, and the state
-has to keep every one of these, since a deletion may bring it back. So labels enter the loop in turn: labels with one
-more bit enter `SPACING` rounds later. The few small labels are everywhere before the many large ones set out, and these
-then go nowhere. (Differential dataflow does the same.) The order changes only when a label arrives, not the result. On
-a random graph of 100,000 nodes and 200,000 edges, with one worker, both loading (0.7 against 3.4 s) and changing one
-edge (median 1.7 against 7.8 ms) take a fifth of the time, and the state has a seventh of the size.
+**Prioritised.** When all labels set out at once in a differential loop, most nodes receive a lesser label in round
+after round, and the state has to keep every one of these, since a deletion may bring it back. So labels enter the loop
+in turn: labels with one more bit enter `SPACING` rounds later. The few small labels are everywhere before the many
+large ones set out, and these then go nowhere. (Differential dataflow does the same.) The order changes only when a
+label arrives, not the result. On a random graph of 100,000 nodes and 200,000 edges, with one worker, both loading (0.7
+against 3.4 s) and changing one edge (median 1.7 against 7.8 ms) take a fifth of the time, and the state has a seventh
+of the size.
 """
 
 from __future__ import annotations

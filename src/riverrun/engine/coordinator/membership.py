@@ -6,13 +6,14 @@ started for a change; they own nothing until the change is made. Laws:
 
 - **No twins.** An incarnation that was dismissed never takes part again: its messages are refused from then on.
 - **Ready first.** A change is made only when all its newcomers have joined, so no epoch waits for a worker to start.
-- **Epochs first.** A *repair*, the change that makes up for a lost worker where the others have shared its shards,
-  holds up no epoch that was submitted before it. Its newcomers are started once the epochs are complete that waited at
-  the first boundary after the loss. The shards move to them once the epochs are complete that waited at the first
-  boundary at which all newcomers had joined.
-- **Little moves.** A worker that stays keeps the shards it had, as far as it is to have as much (`state.shards`).
-- **Silent from the grant on.** No incarnation is thought dead for its silence before a process was granted its
-  identity. From then on silence means death, also before the process has joined: one that hangs on its way is replaced.
+- **Epochs first.** A *repair* is the change that makes up for a lost worker where the other workers share its shards.
+  It holds up no epoch that was submitted before it, and is made in two steps. At the first boundary after the loss some
+  epochs wait: once these are complete, the newcomers of the repair are started. At the first boundary at which all
+  newcomers have joined some epochs wait again: once these are complete, the shards move to the newcomers.
+- **Little moves.** A worker that stays gives away only what is beyond its new share (the law of `state.shards`).
+- **Silent from the grant on.** As long as no process was granted the identity of an incarnation, the incarnation is not
+  thought dead for its silence. From the grant on silence means death, also before the process has joined: a process
+  that hangs on its way is replaced.
 
 >>> sent = []
 >>> membership = Membership(2, lambda to, message: sent.append(message))

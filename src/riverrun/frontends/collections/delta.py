@@ -1,16 +1,18 @@
 """Delta iterations: loops that keep a solution with one row a key, and work only on what changed in the last round.
 
 `Collection.iterate_delta` comes here. A delta iteration has two collections. The *solution* has one row for each key.
-The *workset* has the rows to be worked on in a round: messages to keys, as a rule. In each round the step gives a
-*delta*: rows that are to take the place of rows of the solution. Those that are accepted do, and the workset of the
-next round is made of them. So a round costs what it changes, not what the solution has. Laws:
+The *workset* has the rows to be worked on in a round: messages to keys, as a rule. In each round a *delta* is made:
+rows that are to take the place of rows of the solution. Those that are accepted do, and the workset of the next round
+is made of them. So a round costs what it changes, not what the solution has. The user gives one of two functions:
+`body` takes the solution and the workset, and gives the delta and the next workset; `send` takes the accepted rows and
+gives the next workset, and the workset itself is the delta. Laws:
 
 - **One row a key.** At each round the solution has one row for each key, the best of those that were given. With
   `better`, a row of the delta is accepted if it is better than the row that is there (`loops.Better`: the named columns
   first, then the others in the order of the schema; so two different rows are never equally good). Without `better`,
   every row that differs from the row that is there is accepted, and two different rows for one key are an error.
-- **Accepted rows.** The next workset is made of accepted rows only: where the body goes on from its delta, it goes on
-  from the rows of the delta that were accepted.
+- **Accepted rows.** `send` is given the accepted rows only. Where a step inside `body` takes the delta, that step takes
+  the accepted rows of the delta instead.
 - **Missing keys.** A row of the delta whose key is not in the solution at the start is dropped; with
   ``missing="add"`` it is accepted, and the solution grows.
 - **Rest.** The loop ends at the first round which changes neither solution nor workset: as a rule when nothing is
@@ -36,8 +38,8 @@ next round is made of them. So a round costs what it changes, not what the solut
 >>> sorted(once(components, links=links).rows())
 [(1, 1), (2, 1), (3, 1), (7, 7), (8, 7)]
 
-Cost: in each round, the rows of the delta and what the step makes of them; the solution and the changes of all rounds
-are kept.
+Cost: in each round, the rows of the delta and what the user's function makes of them; the solution and the changes of
+all rounds are kept.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
 """Executors: how a loop is run, of the ways that there are for it.
 
 A loop is written as differential nodes, and perhaps once more: as one node that runs it on arrays, or by rounds
-(`collections.rounds`). The plan notes the choice, and the optimizer keeps one (`plan.optimizer.ways`). The rule, for
-``mode="auto"``:
+(`collections.rounds`). `choose` decides while the program is written: it writes a loop once more where the rule below
+takes that way, and the plan notes a `Choice`. The optimizer then puts that way in place of the differential nodes
+(`plan.optimizer.ways`). Where somebody looks at rows inside the loop, the differential nodes stay; or the program is
+refused, where the loop cannot be differential or was asked to run by rounds. The rule, for ``mode="auto"``:
 
-1. on arrays, where the loop has a shape that arrays know;
-2. otherwise by rounds, if the loop cannot be differential (it is stopped by what its program gives, or is to restart),
-   or if `LONG` rounds or more are expected: differential loops keep the changes of every round, and look at all of them
-   again wherever a change comes;
+1. on arrays, where the loop has a shape that arrays know (`shapes`, `pull_shapes`) and gains by it: a pull that adds
+   nothing up gains only where it runs from its start in each epoch;
+2. otherwise by rounds, if the loop cannot be differential (its last round depends on its rows, or it is to run from its
+   start in each epoch: ``maintain="restart"``), or if `LONG` rounds or more are expected: differential loops keep the
+   changes of every round, and look at all of them again wherever a change comes;
 3. otherwise differentially: a change costs what differs by it.
 
 Laws:
@@ -16,7 +19,7 @@ Laws:
 - **Said.** `explain` says which way a loop takes, and why.
 - **As asked.** A mode that is asked for is taken, or refused with the reason.
 
-Cost: that of building the loop twice.
+Cost: that of building the loop twice, where it is written once more.
 """
 
 from __future__ import annotations

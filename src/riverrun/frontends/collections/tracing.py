@@ -1,11 +1,15 @@
 """Tracing: what the columns of rows inside a loop are made of.
 
 A `Tracer` follows rows inside a loop back to the loop's variable and to rows from outside, by the notes of
-`derivation`. The shapes of loops (`shapes`, `pull_shapes`) say what becomes of expressions of the variable's values.
-Laws:
+`derivation`. A *shape* describes a loop in the form in which one node can run it on arrays. The modules that look for
+shapes (`shapes`, `pull_shapes`) have a tracer each, which says what an expression of the variable's values becomes.
+Law:
 
 - **As written.** An expression that is put into another one is cast to the type that its column had, so the whole is
   computed as the parts would have been. Where that cannot be promised, there is no shape.
+
+Polars reads some floats back from a tree with another last digit. `as_polars` writes such a float in another way, so
+that the expression of the example comes back with the same value:
 
 >>> as_polars(
 ...     read(pl.col("a") * 0.15000000000000002), pa.schema({"a": pa.float64()})

@@ -2,8 +2,10 @@
 
 The front end puts this operator in the place of a loop whose shape it knows (`frontends.collections.pull_shapes`). Its
 inputs are arrangements by no key, so all rows are on one worker: the edges, the rows at the start, and perhaps extra
-rows. Its output is the rows of the last round: one for each key. An epoch is one call: `Pulling` runs the loop again
-from its start, over the edges and rows that there are. Law:
+rows. In each round every edge brings its target a *part*, made of its own constants and the values of its source, and
+every extra row brings its key the same parts again. The parts of a key are combined (their sum, the least, the
+greatest, or how many), and an expression may finish the row. The output is the rows of the last round: one for each
+key. An epoch is one call: `Pulling` runs the loop again from its start, over the edges and rows that there are. Law:
 
 - **Oracle.** As of each epoch, the output is the result of the loop run from scratch.
 

@@ -1,7 +1,8 @@
 """Start values: rows of the solution and of the workset, as multisets, and the best of them for each key.
 
-`spreading` keeps one `StartValues`. The results lie in its arrays by slot; the laws are those of
-`state.kernels.iterations.starts`.
+`spreading` keeps one `StartValues`, so that the next best row of a key is found when the best one is deleted. What is
+best for each key lies in the arrays of `spreading`, at the number of the key (its *slot*, see `slots`). The laws are
+those of `state.kernels.iterations.starts`.
 
 Cost: 60 ns a row that is loaded.
 """

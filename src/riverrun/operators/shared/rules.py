@@ -9,14 +9,15 @@ An update rule gets the *requests* of an epoch (the rows of a stream that update
 keys. A compaction rule gets all entries of some keys, and a *horizon*, which is F as it was at the last boundary
 between epochs. Both return changes: the entries to add and those to take out. Laws:
 
-- **Nothing before U.** No update rule changes an entry at a time before U. A ready-made rule changes entries at the
-  times of its requests only, and `store` drops requests before U. A user's function may change the entries of its keys
-  at any time from U on; its changes at earlier times are refused (``state.updated_final``).
+- **Nothing before U.** No update rule changes an entry at a time before U. A ready-made rule changes entries only at
+  times that its requests have, and `store` drops requests before U. A user's function may change the entries of its
+  keys at any time from U on; its changes at earlier times are refused (``state.updated_final``).
 - **Nothing from the horizon on.** No compaction rule changes an entry at or after the horizon. A user's function that
   does is refused (``state.compacted_too_much``).
-- **Unseen.** A fetch at or after the horizon gets the answer that it would get without compaction, if the compaction
-  rule `serves` the rule of the fetch, and the fetch does not reach back further than the compaction rule allows
-  (`limits`, `margin`). Of a user's function only the user can know what it `serves`.
+- **Unseen.** A fetch at or after the horizon gets the answer that it would get without compaction, on two conditions.
+  The compaction rule `serves` the rule of the fetch (of a user's function only the user can know this). And where the
+  compaction rule `limits` that rule, the fetch does not reach back before the horizon by more than the `margin`, a span
+  in which old entries are kept as they are.
 - **No order.** The changes are a function of the rows, not of the order in which the rows came: the rows of an epoch
   have no order.
 

@@ -1,10 +1,13 @@
 """Waiting: requests that wait for progress, in blocks with the times that they wait for.
 
-Used by `fetch`, one `WaitingRequests` for each fetch and worker. Requests are kept as they came, in blocks. A block
-knows the least and the greatest time that its requests wait for, so most blocks are passed over or taken whole. Laws:
+Used by `fetch`, one `WaitingRequests` for each fetch and worker. Requests are kept as they came, in blocks. The
+requests of a block came in one round (of the loops that the fetch is in and its state is not; outside of such loops
+there is one round only). A block knows the least and the greatest time that its requests wait for, so most blocks are
+passed over or taken whole. Laws:
 
-- **Blocks never change.** Taking some requests out of a block makes another block of the rest.
-- **Exact bound.** `take` gives every request that waits for a time before the bound, and no other.
+- **Blocks never change.** Taking some requests out of a block makes another block of the rest. So a checkpoint can keep
+  the `blocks` as they are, and they stay so.
+- **Exact bound.** `take` gives every request of a round that waits for a time before the bound, and no other.
 - **Deleted requests are gone.** Where a request and its deletion both wait, neither counts, and neither stays for long.
 
 Cost: nothing per row while requests wait; 5 to 10 ns a row of a block that is passed in part; where requests are

@@ -6,12 +6,17 @@ somebody's code for long is *slow*, not dead: it is reported, and waited for. A 
 the others is a straggler (`balance`): it is reported too, and where the user allows it shares move away from it, or a
 worker is added (`oversight`).
 
+In the example nothing is known yet of how busy the worker is: that is a part of the time, and takes signs over some
+seconds (`balance`).
+
 >>> health = Health(Events())
 >>> health.beat(7, touched=100, busy=12.0, doing="parse", seconds=12.0, now=0.0)
 >>> health.about(7)
 {'busy': None, 'doing': 'parse', 'for': 12.0}
 >>> [(event["kind"], event["node"]) for event in health.events.list()]
 [('slow code', 'parse')]
+
+Cost: a few operations for each sign of life.
 """
 
 from __future__ import annotations

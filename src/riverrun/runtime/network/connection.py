@@ -5,15 +5,15 @@ first prove to each other that they know the token of the run; then *packets* tr
 with its length before it. Laws:
 
 - **Known first.** Before both ends have proved that they know the token, each reads a fixed number of bytes and nothing
-  else, within a deadline. The token itself never travels: each end sends a fresh random number, and the keyed hash of
-  both numbers, which the other end compares in constant time.
+  else, within a deadline. (With TLS, its handshake comes before that.) The token itself never travels: each end sends a
+  fresh random number, and the keyed hash of both numbers, which the other end compares in constant time.
 - **Encrypted on demand.** With a certificate, everything is inside TLS, and both ends show the certificate first.
 - **Bounded.** A packet whose length is beyond its limit is refused before memory is allocated for it. Memory for a long
   body is allocated as its bytes come, not as its length says.
 - **In order.** Packets arrive in the order in which they were sent, up to the moment when the connection breaks.
 - **Not for ever.** Where nothing is under way, the kernel notices a peer that has vanished (a machine that is cut off)
   within about a minute, and the connection breaks. While something is under way, the kernel does so only if the sender
-  asks for it (`break_after`): a receiver that reads rows slowly may rightly take nothing for long.
+  asks for it (`break_after`): a receiver that is slow with rows may leave sent bytes untaken for long, and yet live.
 
 Cost, between two processes of a machine with two cores that others kept busy: 40 microseconds for a question and its
 answer (the median; about 240 on average with TLS), 0.6 to 3.5 ms for the first one, which opens the connection (3 to 9
