@@ -29,7 +29,7 @@ def program():
     return flow
 
 
-run = program().run(checkpoint=path, memory="1 KB")
+run = program().run(checkpoint=path, memory="64 KB")
 run.insert("rows", pl.DataFrame({"k": range(5000)}))
 first = run.commit()
 sink = run.for_each_epoch("n", lambda changes, epoch: None)

@@ -120,6 +120,20 @@ class Collection(Rows):
             'Hint: select("a", "b") takes columns, filter(pl.col("a") > 1) rows; in expressions a column is pl.col("a")'
         )
 
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "cannot take the length of a collection: it is a description and has no rows yet\n"
+            "Hint: count() is a collection of one row, with their number; len(run.read(output)) is a number"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            "plan.collection",
+            f"cannot tell whether {self._name} is true: a collection is a description and has no rows yet",
+            hint="compare an optional collection with None: `if rows is not None`; rows that are there once there are "
+            "some of another collection are a semi_join",
+        )
+
     # -- each row by itself
 
     def select(self, *columns: Column | Iterable[Column], **named: Any) -> Collection:
@@ -464,12 +478,14 @@ class Collection(Rows):
         """The rows that are not too old: rows leave by themselves.
 
         By time, ``expire("at", after=span)``: a row leaves when the watermark reaches the sum of its time and `after`.
-        The watermark is the greatest time in `column` so far, less `late`. The column has whole numbers, dates or
-        times. A row that is too old when it comes is never there, and counted in ``run.events("late")``. A row without
-        a time is never there either, and counted in ``run.events("no time")``. A row whose time and `after` add up to
-        more than 64 bits hold never leaves.
+        The watermark is the greatest time in `column` so far, also of the same epoch, less `late`. The column has whole
+        numbers, dates or times. A row that is too old when it comes is never there, and counted in
+        ``run.events("late")``. A row without a time is never there either, and counted in ``run.events("no time")``. A
+        row whose time and `after` add up to more than 64 bits hold never leaves.
 
-        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later.
+        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later. So a
+        row that is deleted when it has left already is there -1 times until then, also behind an input with
+        ``checked=True``.
 
         `name` is what the step is called.
         """
@@ -572,6 +588,8 @@ class Collection(Rows):
         """The rows in groups: those that agree in some columns or expressions are one group.
 
         `columns` and `named` are as in `select`; without any, all rows are one group. Null is a value like any other.
+        Aggregates see the columns of the rows: a key that is computed under the name of a column, as in
+        ``group_by(pl.col("shop") % 2)``, is shown in the result alone.
         """
         attempt = f"group {self._name}"
         return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
