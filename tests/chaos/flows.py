@@ -26,6 +26,7 @@ class EdgesProgram:
     """Something about a graph whose edges come and go."""
 
     name = ""
+    saves_rounds = False
     columns: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -172,14 +173,17 @@ class ByRounds(Reached):
     """The same, each round computed from scratch."""
 
     name = "by rounds"
+    saves_rounds = True
     mode = "rounds"
 
 
 class Walks(EdgesProgram):
-    """How many walks of up to three edges end at each node, each weighed by where it came from: a loop that pulls."""
+    """How many walks of up to `length` edges end at each node, each weighed by where it came from: a loop that pulls."""
 
     name = "walks"
     columns = ("node", "walks")
+    mode = "arrays"
+    length = 3
 
     def build(self, edges: Any) -> Any:
         checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
@@ -191,18 +195,27 @@ class Walks(EdgesProgram):
             sent = moved.select(node="dst", walks=pl.col("walks") * (pl.col("node") % 3))
             return sent.concat(start).group_by("node").agg(walks=rr.sum("walks"))
 
-        return start.iterate(step, rounds=3, mode="arrays")
+        return start.iterate(step, rounds=self.length, mode=self.mode)
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         nodes = {node for edge, n in edges.items() if n for node in edge}
         walks = dict.fromkeys(nodes, 1)
-        for _ in range(3):
+        for _ in range(self.length):
             after = dict.fromkeys(nodes, 1)
             for (src, dst), n in edges.items():
                 if n:
                     after[dst] += n * walks[src] * (src % 3)
             walks = after
         return dict.fromkeys(walks.items(), 1)
+
+
+class LongWalks(Walks):
+    """Longer ones, round by round: the loop is often saved between two rounds."""
+
+    name = "long walks"
+    saves_rounds = True
+    mode = "rounds"
+    length = 9
 
 
 class Nearest(EdgesProgram):
@@ -265,6 +278,7 @@ class Stepped(Nearest):
     """The same by supersteps, each computed from scratch."""
 
     name = "stepped"
+    saves_rounds = True
     mode = "superstep"
     over = "auto"
     maintain = "restart"
@@ -275,6 +289,7 @@ class Grown(EdgesProgram):
     solutions, and a test of the program's own for the end."""
 
     name = "grown"
+    saves_rounds = True
     columns = ("node", "odd")
 
     def build(self, edges: Any) -> Any:
@@ -355,6 +370,8 @@ class Strong(EdgesProgram):
 class SharedProgram:
     """A program with shared state, and an input that only fails."""
 
+    saves_rounds = False
+
     def __init__(self, program: Sharing) -> None:
         self.program = program
         self.name = program.name
@@ -429,6 +446,7 @@ FLOWS: dict[str, Callable[[], Program]] = {
             Reached,
             Spread,
             Walks,
+            LongWalks,
             Nearest,
             NearestOfAll,
             NearestByRounds,

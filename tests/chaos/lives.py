@@ -24,6 +24,7 @@ from riverrun.runtime.storage_calls import execute
 from riverrun.storage.acknowledged import Note, put_note
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
+from riverrun.storage.saved_rounds import newest
 from riverrun.storage.store import Storage
 from riverrun.storage.takeover import Opening
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 # What may end a run: its path was taken over.
 ENDS = ("log.taken", "checkpoint.taken_over")
+EVERY = (1, 2, 3, None, timedelta(seconds=60))
+"""Distances of checkpoints. The clock shows steps."""
+SAVING = (2, timedelta(0), timedelta(0), timedelta(seconds=4))
 
 
 class Violation(AssertionError):
@@ -98,14 +102,17 @@ class Life:
         self.simulation, self.name = simulation, name
         self.checkpoints = Sequential(simulation.disk)
         self.log = log
+        program = simulation.program
         self.coordinator = Coordinator(
             workers,
             opening=opening,
-            every=draw.choice((1, 2, 3, None, timedelta(seconds=60))),
+            every=draw.choice(SAVING if program.saves_rounds else EVERY),
             retain=draw.choice((1, 2, 2, 3)),
             policy=draw.choice(("replace", "spread")),
             deadline=draw.choice((None, 8, 20)),
             keep=draw.choice((None, 0, 100)),
+            program=program.name if program.saves_rounds else None,
+            saved=newest(Storage(simulation.disk.store)) if program.saves_rounds else None,
         )
         self.workers: dict[int, Process] = {}
         self.links: dict[tuple[int, int], deque[Any]] = {}
@@ -312,6 +319,8 @@ class Life:
                 self.truth[message.epoch] = {}
         elif kind is m.Reported:
             self._check_reported(message.epoch)
+        elif kind is m.LoopSaved:
+            simulation.resumed += message.again
         elif kind is m.Closed and message.error.code not in ENDS:
             # One that was put out, and does not know it, may miss what its successor has collected.
             gone = message.error.code == "checkpoint.missing" and self.was_put_out

@@ -35,6 +35,8 @@ class Program(Protocol):
     """What the simulation needs to know of a program."""
 
     name: str
+    saves_rounds: bool
+    """Whether it has a loop that can be saved between two rounds."""
 
     def make_instance(
         self, index: int, shards: Shards, epoch: int, states: States | None, /
@@ -159,6 +161,7 @@ class Counting:
     """How often each key is there."""
 
     name = "counting"
+    saves_rounds = False
 
     def make_instance(
         self, index: int, shards: Shards, epoch: int, states: States | None, /

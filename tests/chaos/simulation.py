@@ -92,6 +92,8 @@ class Simulation:
         self.depth = 0
         self.steps = 0
         self.checked = 0
+        self.resumed = 0
+        """How often a loop went on at a round that was saved."""
         self.submissions = 0
         self.disk = Disk(self, MemoryStore())
         self.lives: list[Life] = []
@@ -226,6 +228,9 @@ class Simulation:
             life = self.random.choice(self.lives)
         if life is None or life not in self.lives:
             return
+        if self.program.saves_rounds and self.harmful and self.random.random() < 0.1:
+            life.coordinator.rounds.tick(float(self.steps))
+            life.send(COORDINATOR, life.coordinator.take())
         links = [link for link in life.links if not self._paused(life, link[1])]
         awake = [
             who for who, it in life.workers.items() if it.awake and not self._paused(life, who)

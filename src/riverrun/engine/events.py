@@ -2,7 +2,7 @@
 
 Users read them by `run.events`. An event has a kind, a time of the wall clock, and fields. A run remembers its last
 `CAPACITY` events. Kinds: ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``,
-``long loop``, ``moved`` (shares), ``checkpoint``, ``trouble``, ``refused`` (an epoch), ``late`` (rows of a
+``long loop``, ``moved`` (shares), ``checkpoint``, ``loop saved``, ``loop resumed``, ``trouble``, ``refused`` (an epoch), ``late`` (rows of a
 stream that a state or an expiry dropped; one event for each stream, with the number of all its rows so far), ``no
 time`` (rows that expire and have no time to expire by, likewise).
 
@@ -28,6 +28,8 @@ KINDS = (
     "long loop",
     "moved",
     "checkpoint",
+    "loop saved",
+    "loop resumed",
     "trouble",
     "refused",
     "late",

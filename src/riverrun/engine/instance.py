@@ -39,6 +39,7 @@ from riverrun.operators.sources import Source
 from riverrun.plan.loop_figures import LoopFigures
 from riverrun.plan.operator import Actor, Arranged, Context, Role, located
 from riverrun.plan.plan import Node, Plan, Port
+from riverrun.plan.saved_rounds import RoundSaves
 from riverrun.progress import Antichain
 from riverrun.progress.reachability import ProgressChange
 from riverrun.rows.records import canonical_columns
@@ -95,6 +96,8 @@ class Instance:
             name: Spine.from_view(view, **spill) for name, view in (states or {}).items()
         }
         self._notes: list[dict[str, Any]] = []
+        self.saves = RoundSaves()
+        """What loops give to be saved, and where they begin again."""
         self._actors: dict[int, Actor] = {}
         self.taps: dict[str, Tap] = {}
         """What can be read, by name."""
@@ -136,6 +139,7 @@ class Instance:
                 node, self.index, shards, self._states, sources, history, first, spill, self._actors
             )
             context.note = self._note
+            context.saves = self.saves
             self._actors[node.number] = node.operator.start(context)
         for name, node in self.plan.states.items():
             keeper = [self._actors[node.number]]
@@ -261,8 +265,9 @@ class Instance:
             if meter.follows:
                 meter.ran(actor, time)
             schedule.settle()
-            if self._tell() or is_due():
-                return True  # peers can go on with the news meanwhile; or an interrupt is due
+            if self._tell() or is_due() or actor.node.operator.saves_rounds:
+                # Peers can go on with the news meanwhile; or an interrupt is due; or a round is over that may be saved.
+                return True
         return True
 
     def take(self) -> list[tuple[int, object]]:
@@ -310,6 +315,7 @@ class Instance:
         if self._beginning is not None:
             self._beginning.finish()
             self._beginning = None
+        self.saves.end()
         for actor in self._actors.values():
             actor.boundary(self._boundary)
         for tap in self._taps_of_states:

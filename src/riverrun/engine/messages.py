@@ -6,7 +6,7 @@ out ``(address, message)``, and nothing else passes between actors. So the carri
 list, a seeded scheduler, sockets.
 
 Some messages are instructions to the storage (`AppendRecord`, `Write`, `Publish`, `Collect`, `Survey`, `Read`,
-`Recall`). The carrier has them executed (`runtime.storage_calls`) and brings the `Outcome` back.
+`Recall`, and for rounds of loops `WriteRound`, `PublishRound`, `ReadRounds`, `ForgetRounds`). The carrier has them executed (`runtime.storage_calls`) and brings the `Outcome` back.
 
 Laws, on which `worker` and `coordinator` build:
 
@@ -35,10 +35,12 @@ from riverrun.engine.loop_rounds import LoopRound
 from riverrun.engine.reading import Portion
 from riverrun.errors import RiverrunError
 from riverrun.plan.loop_figures import LoopFigures
+from riverrun.plan.saved_rounds import SavedRows
 from riverrun.progress import Antichain
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
 from riverrun.storage.checkpoint import StatePart
+from riverrun.storage.saved_rounds import SavedEpoch, SavedFile
 
 COORDINATOR = 0
 STORAGE = -1
@@ -73,6 +75,17 @@ class Parcel:
     file: str | None = None
     """The file in the storage with the same rows, for when that worker is gone."""
     checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedShare:
+    """The round at which a loop of an epoch begins, and the files with a worker's rows of that round."""
+
+    loop: str
+    round: int
+    is_own: bool
+    """Whether these are the rows that the worker at this place had; otherwise those of all workers."""
+    files: tuple[SavedFile, ...]
 
 
 class InstanceInterface(Protocol):
@@ -151,6 +164,20 @@ class Feed:
     inputs: Inputs
     parcels: Parcels = field(default_factory=dict)
     """More rows of the epoch, by name; the carrier of this message adds them to `inputs`."""
+    saved: tuple[SavedShare, ...] = ()
+    """Where loops begin that were saved when the epoch was done before."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveRounds:
+    """Save the loops of the epoch under way, each before its next round."""
+
+    execution: int
+    epoch: int
+    number: int
+    """The number of the request; later ones have greater numbers."""
+    name: str
+    """What the names of the files begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +269,28 @@ class Wrote:
     attempt: int
     part: StatePart | None
     error: RiverrunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundWritten:
+    """The worker's rows of a loop before a round are in the storage; or they could not be written, for this error."""
+
+    execution: int
+    epoch: int
+    number: int
+    loop: str
+    round: int
+    files: tuple[SavedFile, ...]
+    error: RiverrunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotSaved:
+    """The rows with which loops of an epoch were to begin cannot be used."""
+
+    execution: int
+    epoch: int
+    error: RiverrunError
 
 
 # ---- from worker to worker
@@ -353,6 +402,16 @@ class Saved:
     number: int
     epoch: int
     error: RiverrunError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSaved:
+    """A loop of the epoch under way was saved before a round; with `again`, the loop begins there."""
+
+    epoch: int
+    loop: str
+    round: int
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +532,44 @@ class Read:
 class Recall:
     """Read the rows of an epoch again, from its record in the log."""
 
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRound:
+    """Write a worker's rows of a loop before a round; the result names the files."""
+
+    execution: int
+    rows: SavedRows
+    name: str
+    """What the names of the files begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRound:
+    """Publish where the loops of an epoch under way were saved last, and delete files that are of no use any more."""
+
+    record: SavedEpoch
+    owner: int
+    number: int
+    """How many records of this epoch there were, with this one."""
+    gone: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRounds:
+    """Read a worker's rows of saved loops; the result has `SavedRows` for each."""
+
+    execution: int
+    epoch: int
+    shares: tuple[SavedShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRounds:
+    """Delete what is saved of the epochs up to a position of the log; nobody waits for an answer."""
+
+    owner: int
     position: int
 
 

@@ -57,6 +57,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
+from zlib import crc32
 
 from riverrun.engine.coordinator.failures import interrupted
 from riverrun.engine.messages import (
@@ -78,17 +79,23 @@ from riverrun.engine.messages import (
     LeaveRun,
     MakeInstance,
     NotReady,
+    NotSaved,
     Outcome,
     Outputs,
     Published,
     Read,
+    ReadRounds,
     Ready,
+    RoundWritten,
+    SaveRounds,
     States,
     Write,
+    WriteRound,
     Wrote,
 )
 from riverrun.errors import BadMessage, CheckpointError, OperatorFailed, RiverrunError
 from riverrun.plan.loop_figures import LoopFigures
+from riverrun.plan.saved_rounds import RoundSaves
 from riverrun.retry import is_outage
 from riverrun.state.shards import Range, intersect, subtract
 from riverrun.state.view import join_views
@@ -143,6 +150,10 @@ class Worker:
         self._pins: dict[int, Pin] = {}
         self._published: int | None = None
         self._writing: tuple[int, int] | None = None  # an attempt and its epoch
+        self._waiting: Feed | None = None
+        """A feed that waits for the rows with which saved loops begin."""
+        self._saving: SaveRounds | None = None
+        """The last request of this execution to save loops."""
         self._held: list[tuple[int, Any]] = []
         self._out: Outputs = [(COORDINATOR, JoinRun())]
         self._handlers: dict[type, Callable[[int, Any], None]] = {
@@ -150,6 +161,7 @@ class Worker:
             Feed: self._on_feed,
             Begin: self._on_begin,
             Announce: self._on_announce,
+            SaveRounds: self._on_save_rounds,
             Published: self._on_published,
             LeaveRun: self._on_leave,
             Outcome: self._on_outcome,
@@ -174,6 +186,8 @@ class Worker:
             busy = instance.work()
             for peer, payload in instance.take():
                 self._send(peer, payload)
+            if self._saving is not None:
+                self._save_rounds(self._saving, instance)
             if instance.completed > self._reported:
                 self._complete(instance)
         except BaseException as error:
@@ -249,11 +263,19 @@ class Worker:
         self._fed = epoch + 1
         if len(self._pins) > 1:
             self._drop_pins()
+        self._saving = None
+        if message.saved:
+            self._waiting = message
+            self._out.append((STORAGE, ReadRounds(message.execution, epoch, message.saved)))
+        else:
+            self._feed(message)
+
+    def _feed(self, message: Feed) -> None:
         assert self.instance is not None
         try:
             if self._interrupt is not None:
                 raise self._interrupt
-            self.instance.feed(epoch, message.inputs)
+            self.instance.feed(message.epoch, message.inputs)
         except BaseException as error:
             self._fail(error)
 
@@ -286,7 +308,7 @@ class Worker:
 
     def _fail(self, error: BaseException) -> None:
         """The instance raised, or a user interrupted it: drop it, and tell the coordinator."""
-        self.instance = self._interrupt = None
+        self.instance = self._interrupt = self._waiting = self._saving = None
         said = error if isinstance(error, RiverrunError) else _unexpected(error, self)
         if self._begin is not None:
             said.fields.setdefault("worker", self._begin.index)
@@ -303,6 +325,7 @@ class Worker:
         self.instance = self._interrupt = None
         if message.source > ORIGIN:  # a checkpoint: recovery goes back to it
             self._published = message.epoch
+        self._waiting = self._saving = None
         self._begin = message
         self._indices = {peer: index for index, peer in enumerate(message.peers)}
         self._sent = [0] * len(message.peers)
@@ -415,8 +438,58 @@ class Worker:
             if epoch >= self._boundary or epoch == self._published or epoch == writing
         }
 
+    # ---- rounds of loops (`plan.saved_rounds`)
+
+    def _on_save_rounds(self, sender: int, message: SaveRounds) -> None:
+        if self._is_current(sender, message, message.execution):
+            saves: RoundSaves | None = getattr(self.instance, "saves", None)
+            if saves is not None and self._reported <= message.epoch == self.epoch:
+                saves.asked = message.number
+                self._saving = message
+
+    def _save_rounds(self, request: SaveRounds, instance: InstanceInterface) -> None:
+        """Have the rows written that loops have handed out."""
+        saves: RoundSaves = getattr(instance, "saves")
+        for rows in saves.take(request.number):
+            loop = crc32(rows.loop.encode())
+            name = f"{request.name}-{rows.asked}-{loop:08x}-{rows.round}-{self.incarnation}"
+            self._out.append((STORAGE, WriteRound(self.execution, rows, name)))
+
+    def _written(self, instruction: WriteRound, outcome: Outcome) -> None:
+        rows = instruction.rows
+        written = RoundWritten(
+            instruction.execution, rows.epoch, rows.asked, rows.loop, rows.round,
+            outcome.result or (), outcome.error,
+        )  # fmt: skip
+        self._out.append((COORDINATOR, written))
+
+    def _bring(self, instruction: ReadRounds, outcome: Outcome) -> None:
+        """The rows have come with which saved loops begin, or cannot be used: then all workers begin again."""
+        feed = self._waiting
+        if feed is None or (feed.execution, feed.epoch) != (
+            instruction.execution,
+            instruction.epoch,
+        ):
+            return
+        self._waiting, error = None, outcome.error
+        if error is None:
+            try:
+                getattr(self.instance, "saves").bring(outcome.result)
+            except RiverrunError as unfit:
+                error = unfit
+        if error is None:
+            self._feed(feed)
+        else:
+            self._out.append((COORDINATOR, NotSaved(feed.execution, feed.epoch, error)))
+
     def _on_outcome(self, sender: int, message: Outcome) -> None:
         instruction, error = message.instruction, message.error
+        if type(instruction) is WriteRound:
+            self._written(instruction, message)
+            return
+        if type(instruction) is ReadRounds:
+            self._bring(instruction, message)
+            return
         if type(instruction) is Write:
             wrote = Wrote(instruction.attempt, None if error else message.result, error)
             self._out.append((COORDINATOR, wrote))

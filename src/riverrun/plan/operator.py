@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed, RiverrunError
+from riverrun.plan.saved_rounds import RoundSaves
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state import Order, Schema, Spine
 from riverrun.state.batch import Batch
@@ -176,6 +177,8 @@ class Operator:
     runs_loop: ClassVar[bool] = False
     """Whether the actor runs all rounds of a loop by itself, and tells what they did (`Actor.rounds`). The name of the
     loop is that of the node up to its last colon."""
+    saves_rounds: ClassVar[bool] = False
+    """Of a feedback: whether the loop can be saved between two rounds, and go on there (`plan.saved_rounds`)."""
     is_part_of_loop: ClassVar[bool] = False
     """Whether the loop that the node is in is a part of another one, which a node outside of it tells of
     (`runs_loop`)."""
@@ -451,7 +454,7 @@ class Context:
 
     __slots__ = (
         "_spill", "actors", "arrive", "epoch", "has_consumers", "history", "index", "needed", "node", "note", "push",
-        "request", "shards", "sources", "states", "workers",
+        "request", "saves", "shards", "sources", "states", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -491,6 +494,8 @@ class Context:
         self.note: Callable[..., None] = _unnoted
         """To be called with a kind and fields, to have an event recorded for whoever watches the run
         (`engine.events`)."""
+        self.saves = RoundSaves()
+        """Where loops that can be saved between two rounds hand out their rows, and get them back."""
 
     def spine(self, schema: Schema, suffix: str = "") -> Spine:
         """The state that the node declares under its name and `suffix`: as restored, or empty."""

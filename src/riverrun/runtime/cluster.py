@@ -17,6 +17,7 @@ time. The laws of `carried` hold, and:
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from abc import abstractmethod
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from threading import Condition, RLock
 from typing import Any, Self
 from uuid import uuid4
@@ -43,6 +45,7 @@ from riverrun.engine.messages import (
     Closed,
     Inputs,
     Logged,
+    LoopSaved,
     Notice,
     Outcome,
     Outputs,
@@ -55,6 +58,7 @@ from riverrun.engine.messages import (
 from riverrun.engine.round_history import RoundHistory
 from riverrun.errors import CheckpointError, RiverrunError, TransportError
 from riverrun.plan.lineage import lineage_of
+from riverrun.plan.plan import BY_ROUNDS, Plan
 from riverrun.runtime.carried import CarriedRun, Standing
 from riverrun.runtime.carriers import Durability
 from riverrun.runtime.storage_calls import execute
@@ -62,10 +66,12 @@ from riverrun.storage.acknowledged import Acknowledger
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.lease import Lease
 from riverrun.storage.log import Log
+from riverrun.storage.saved_rounds import newest
 from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
 from riverrun.storage.takeover import Opening, take_over
 from riverrun.storage.threads import SerialThread
+from riverrun.version import __version__
 
 SETTLING = 5.0  # seconds that the storage has to settle what was interrupted
 RECOVERING = 1.0  # seconds that workers have to go back behind it
@@ -98,6 +104,11 @@ class Cluster(CarriedRun):
         self._resume: Resume | None = None if opening is None else opening.resume
         """How instances go on from the checkpoint, where it is of another program."""
         self._durable = durable = opening is not None
+        program = None if plan is None or not durable else _word_of_loops(plan)
+        saved = None
+        if program is not None and self._checkpoints is not None:
+            with suppress(RiverrunError):  # a hint, and no more
+                saved = newest(self._checkpoints.storage)
         self._coordinator = Coordinator(
             workers,
             opening=opening,
@@ -112,6 +123,8 @@ class Cluster(CarriedRun):
             keep_numbers=keep_numbers,
             routes=None if plan is None else routes_of(plan),
             storage_timeout=durability.storage_timeout,
+            program=program,
+            saved=saved,
         )
         self._errors: dict[int, RiverrunError] = {}
         self._answers: dict[type, Any] = {}
@@ -462,6 +475,10 @@ class Cluster(CarriedRun):
         elif kind is Saved or kind is Scaled:
             self._answers[kind] = message
             self._note(message)
+        elif kind is LoopSaved:
+            what = "loop resumed" if message.again else "loop saved"
+            loop = message.loop.rstrip("/").removesuffix(BY_ROUNDS)
+            self.events.record(what, epoch=message.epoch, loop=loop, round=message.round)
         elif kind is Notice:
             _LOG.log(message.level, "%s", message.text)
         elif kind is Closed and self._lease is not None:
@@ -523,6 +540,18 @@ def _about(durability: Durability) -> Mapping[str, Any] | None:
     if durability.plan is None or durability.checkpoint is None:
         return durability.about
     return {**(durability.about or {}), "code": dict(durability.plan.code.words)}
+
+
+def _word_of_loops(plan: Plan) -> str | None:
+    """A word for a program that has loops which can be saved while an epoch is under way; None for others.
+
+    What depends on the order of arrival may be otherwise when it is done again: then a saved loop would go on with rows
+    that do not go together with those around it.
+    """
+    if plan.arrival_dependent or not any(node.operator.saves_rounds for node in plan.nodes):
+        return None
+    parts = [__version__, plan.fingerprint, dict(plan.code.words), [node.name for node in plan.nodes]]
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _unusable(storage: Storage, error: RiverrunError) -> CheckpointError:

@@ -123,6 +123,8 @@ class LocalCluster(Cluster):
         self._failures: Counter[tuple[int, type]] = Counter()
         self._deadlines = Deadlines()  # actions to be tried again, and looks at loops
         self._deadlines.every(LOOK, self._look_at_loops, start=time.monotonic())
+        if self._durable:  # a loop may go on for long between two messages to the coordinator
+            self._deadlines.every(NAP, self._tick, start=time.monotonic())
         self._random = None if seed is None else random.Random(seed)
         self._mail: deque[tuple[int, int, Any]] = deque()  # to, from, message
         self._links: dict[tuple[int, int], deque[Any]] = {}

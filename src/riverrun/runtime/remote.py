@@ -53,11 +53,13 @@ from riverrun.engine.messages import (
     Kernels,
     Loops,
     NotReady,
+    NotSaved,
     Outcome,
     Outputs,
     Parcels,
     Peers,
     Ready,
+    RoundWritten,
     Release,
     Scaled,
     Start,
@@ -590,6 +592,8 @@ class RemoteCluster(Cluster):
                 message.error.story = (*message.error.story, where)
                 self._hear(sender, message)
             case Completed() | Ready() | NotReady() | Broken() | Wrote() | JoinRun():
+                self._hear(sender, message)
+            case RoundWritten() | NotSaved():
                 self._hear(sender, message)
             case _:
                 self.garbage += 1

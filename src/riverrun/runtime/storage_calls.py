@@ -27,17 +27,23 @@ from typing import Any
 from riverrun.engine.messages import (
     AppendRecord,
     Collect,
+    ForgetRounds,
     Outcome,
     Publish,
+    PublishRound,
     Read,
+    ReadRounds,
     Recall,
     States,
     Survey,
     SurveyResult,
     Write,
+    WriteRound,
 )
 from riverrun.errors import CheckpointError, RiverrunError
+from riverrun.plan.saved_rounds import SavedRows
 from riverrun.retry import pause
+from riverrun.storage import saved_rounds
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.log import Log
 from riverrun.storage.threads import SerialThread
@@ -52,6 +58,7 @@ def execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Outcome:
 
 
 def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
+    storage = checkpoints.storage
     match instruction:
         case AppendRecord():
             return log.append(instruction.position, instruction.header, instruction.inputs)
@@ -71,6 +78,20 @@ def _execute(instruction: Any, checkpoints: Checkpoints, log: Log) -> Any:
             return _read(checkpoints, instruction)
         case Recall():
             return log.read(instruction.position).inputs
+        case WriteRound():
+            return saved_rounds.write_part(storage, instruction.name, instruction.rows.parts)
+        case PublishRound(record, owner, number, gone):
+            saved_rounds.publish(storage, record, owner, number, gone)
+        case ReadRounds():
+            return [
+                SavedRows(
+                    share.loop, instruction.epoch, share.round, 0, share.is_own,
+                    saved_rounds.read_part(storage, share.files),
+                )
+                for share in instruction.shares
+            ]  # fmt: skip
+        case ForgetRounds(owner, position):
+            saved_rounds.forget(storage, owner, position)
         case _:
             raise TypeError(f"{instruction!r} is no instruction to the storage")
     return None

@@ -64,6 +64,7 @@ from riverrun.engine.messages import (
     Published,
     Read,
     Release,
+    SaveRounds,
 )
 from riverrun.engine.reading import Portion
 from riverrun.engine.worker import Worker
@@ -93,7 +94,7 @@ LEFT_ALONE = 2 * SILENCE
 ANSWER = 600.0  # seconds that a question may wait for the thread that works
 _DRAIN = 256
 PROMPT = 16 << 10  # from so many bytes on, credit travels with the next messages to the sender
-_FROM_COORDINATOR = (Begin, Feed, Announce, Published, LeaveRun)
+_FROM_COORDINATOR = (Begin, Feed, Announce, SaveRounds, Published, LeaveRun)
 _FOR_THE_PROCESS = (Credit, Beat, Peers, Release, Forget)
 
 

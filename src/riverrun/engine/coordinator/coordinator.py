@@ -68,6 +68,7 @@ Cost: a few microseconds for each epoch and member.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -82,6 +83,7 @@ from riverrun.engine.coordinator.membership import Membership, MembershipChange,
 from riverrun.engine.coordinator.phases import AWAITED, Phase, Reaction, Work, decide_reaction
 from riverrun.engine.coordinator.publishing import Boundary, Publisher
 from riverrun.engine.coordinator.refusals import Refusals, ending_error
+from riverrun.engine.coordinator.round_saving import RoundSaver, UnderWay
 from riverrun.engine.coordinator.shares import Dealer, InputRoute
 from riverrun.engine.coordinator.storage_watch import StorageWatch
 from riverrun.engine.messages import (
@@ -103,13 +105,17 @@ from riverrun.engine.messages import (
     LeaveRun,
     Logged,
     NotReady,
+    NotSaved,
+    Notice,
     Outcome,
     Outputs,
     Parcels,
     Publish,
+    PublishRound,
     Ready,
     Recall,
     Reported,
+    RoundWritten,
     Scaled,
     Survey,
     SurveyResult,
@@ -118,6 +124,7 @@ from riverrun.engine.messages import (
 from riverrun.errors import RiverrunError
 from riverrun.plan.loop_figures import LoopFigures, add_up
 from riverrun.retry import is_outage
+from riverrun.storage.saved_rounds import SavedEpoch
 from riverrun.storage.takeover import Opening
 
 IDLE_FAILURES = 3  # executions in a row that fail with no epoch under way
@@ -147,6 +154,8 @@ class Coordinator:
         routes: Mapping[str, InputRoute] | None = None,
         keep: int | None = None,
         storage_timeout: float | None = None,
+        program: str | None = None,
+        saved: SavedEpoch | None = None,
     ) -> None:
         """Begin a run with so many workers.
 
@@ -158,7 +167,8 @@ class Coordinator:
         epoch (*acknowledged epochs stay*). With `keep_numbers` the number of a refused epoch never goes to another
         epoch: for clients that do not wait for each epoch. `routes` say where the rows of some inputs go first, and
         `keep` how many bytes of rows stay in memory in case they are needed again (`epochs`). A storage that fails for
-        longer than `storage_timeout`, in seconds, ends the run.
+        longer than `storage_timeout`, in seconds, ends the run. `program` is a word for a program with loops that can
+        be saved, and None for others; `saved` is what an owner before us has saved of loops.
         """
         if workers < 1:
             raise ValueError(f"a run has at least one worker, not {workers}")
@@ -208,6 +218,14 @@ class Coordinator:
             about=about,
             lineage=lineage,
         )
+        of_time = isinstance(every, timedelta) and opening is not None and program is not None
+        self.rounds = RoundSaver(
+            every.total_seconds() if of_time and isinstance(every, timedelta) else None,
+            program or "",
+            start.owner,
+            self._send,
+            saved if of_time else None,
+        )
         self._handlers: dict[type, Callable[[int, Any], None]] = {
             Completed: self._on_completed,
             Ready: self._on_ready,
@@ -215,6 +233,8 @@ class Coordinator:
             NotReady: self._on_not_ready,
             Broken: self._on_broken,
             Wrote: self._on_wrote,
+            RoundWritten: lambda sender, message: self.rounds.wrote(sender, message),
+            NotSaved: self._on_loops_not_saved,
             JoinRun: self._on_join,
             Heartbeat: lambda sender, message: None,
         }
@@ -362,6 +382,7 @@ class Coordinator:
             return []
         if now is not None:
             self.saver.clock(now)
+            self.rounds.tick(now)
             error = self._storage.watch(now)
             if error is not None:
                 self.close(error)
@@ -405,6 +426,7 @@ class Coordinator:
     def _begin(self, epoch: int, source: int) -> None:
         self.execution += 1
         self.phase = Phase.STARTING
+        self.rounds.stop()
         self.completed = self.released = epoch
         self._beginning = (epoch, source)
         self._waiting = set(self.members)
@@ -478,9 +500,34 @@ class Coordinator:
         self.released = completed + 1
         self._waiting = set(self.members)
         self._notes, self._rounds = [], []
-        self._out += self._dealer.feeds(
+        if self._may_be_saved(completed):
+            first, refused = self._epochs.refused_before(completed)
+            members = tuple(self.members)
+            at = UnderWay(
+                self.execution, completed, entry.position, first, refused, members,
+                self.membership.shards,
+            )  # fmt: skip
+            self.rounds.begin(at)
+        feeds = self._dealer.feeds(
             self.execution, completed, entry, self.members, self.membership.shards
         )
+        for index, (member, feed) in enumerate(feeds):
+            saved = self.rounds.share(index)
+            self._send(member, replace(feed, saved=saved) if saved else feed)
+
+    def _may_be_saved(self, epoch: int) -> bool:
+        """Whether an epoch may be saved while it is under way: not the one in which states are built anew."""
+        if self.opening is None:
+            return False
+        resume = self.opening.resume
+        return resume is None or epoch != resume.epoch
+
+    def _on_loops_not_saved(self, sender: int, message: NotSaved) -> None:
+        """A member cannot use what is saved of loops: all begin again, without it."""
+        text = f"epoch {message.epoch} begins its loops anew: {message.error.message}"
+        self._send(CLIENT, Notice(logging.WARNING, text))
+        self.rounds.drop()
+        self._restart()
 
     def make_ready(self) -> None:
         """Cut the rows of the next epoch into shares while workers are at this one; may be called at any time."""
@@ -499,6 +546,7 @@ class Coordinator:
         if self._waiting:
             return
         epoch, self.completed = self.completed, self.released
+        self.rounds.end()
         notes, self._notes = tuple(self._notes), []
         rounds: tuple[LoopFigures, ...] = ()
         if self._rounds:
@@ -580,6 +628,7 @@ class Coordinator:
         """Forget the rows of an epoch, and have the log say so (*all or nothing*)."""
         entry = self._epochs[epoch]
         entry.refuse()
+        self.rounds.refused(entry.position)
         if self.phase is Phase.RUNNING and self.completed <= epoch < self.released:
             self.phase = Phase.REFUSING
         header = self.refusals.begin(epoch, error, entry.position, self.completed, self.reported)
@@ -698,6 +747,8 @@ class Coordinator:
             self._on_appended(instruction, error)
         elif type(instruction) is Publish:
             self._on_published(instruction, error)
+        elif type(instruction) is PublishRound:
+            self.rounds.published(instruction, error)
         elif type(instruction) is Survey:
             self._on_surveyed(outcome.result, error)
         elif type(instruction) is Recall:

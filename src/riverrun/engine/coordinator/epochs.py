@@ -154,6 +154,12 @@ class OpenEpochs:
                 _count_in(entry.offsets, offsets)
         return offsets
 
+    def refused_before(self, epoch: int) -> tuple[int, tuple[int, ...]]:
+        """The position of the oldest open epoch, and those of the refused ones before an epoch."""
+        before = [self._entries[each] for each in sorted(self._entries) if each < epoch]
+        first = self._entries[min(self._entries)].position
+        return first, tuple([entry.position for entry in before if entry.refused])
+
     def drop_rows(self, epoch: int) -> None:
         """An epoch is in the log, and is not to be done now: keep its rows only where the budget has room."""
         entry = self._entries[epoch]

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from riverrun.engine.messages import Completed, Failed, NotReady, Ready
+from riverrun.engine.messages import Completed, Failed, NotReady, NotSaved, Ready, RoundWritten
 
 
 class Phase(Enum):
@@ -58,6 +58,8 @@ AWAITED: Mapping[type, frozenset[Phase]] = {
     Ready: frozenset({Phase.STARTING}),
     NotReady: frozenset({Phase.STARTING, Phase.RUNNING, Phase.REFUSING}),
     Completed: frozenset({Phase.RUNNING}),
+    RoundWritten: frozenset({Phase.RUNNING}),
+    NotSaved: frozenset({Phase.RUNNING}),
     Failed: frozenset(Phase),  # what follows is for `REACTIONS` to say
 }
 """For each kind of message that members send of an execution, the phases in which it is awaited."""

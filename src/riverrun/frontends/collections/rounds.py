@@ -113,7 +113,7 @@ class ByRounds:
         self._hoisted: dict[Port, Rows] = {}
         """For other ports of the differential loop, the rows outside of all loops."""
         self._brought: dict[Port, Port] = {}
-        self._poured: dict[tuple[Port, bool], Port] = {}
+        self._poured: dict[Port, Port] = {}
 
     def _check(self) -> None:
         """Refuse a loop that does not stand alone, or into which somebody looks."""
@@ -151,14 +151,14 @@ class ByRounds:
         back = builder.add(again, [], again.outputs(schemas, MARKS), scope=self.scope)
         stir = builder.add(Stir(), [], [MARKS], scope=self._outside)
         told = builder.add(Exchange("all"), [stir], [MARKS])
-        opened = builder.add(OpenLoop(), [told], [MARKS])
+        opened = builder.add(OpenLoop(self.scope.path), [told], [MARKS])
         entered = builder.add(Enter(), [opened], [MARKS], scope=self.scope)
         returned = Port(back.node, count)
         self._marks = builder.add(Concat(), [entered, returned], [MARKS])
         keys = [self._key(at, each) for at, each in enumerate(self._variables)]
         starts = []
         for at, (each, key) in enumerate(zip(self._variables, keys, strict=True)):
-            start = self._start(each.variable.start, key)
+            start = self._start(each.variable.start, key, at)
             starts.append(start)
             begun = builder.add(Concat(), [start, Port(back.node, at)], [schemas[at]])
             if at == 0 and self._solution is not None:
@@ -203,11 +203,14 @@ class ByRounds:
             return self._stop.closeness.key
         return self._stop.key if at == 0 and self._stop.key else key_of(closed.given)
 
-    def _start(self, start: Collection, key: tuple[str, ...] | None) -> Port:
-        """The rows of the first round, in that round."""
-        if key is None:
-            return self._pour(start, first=True)
-        return self._pour(start._arranged(key), first=True)
+    def _start(self, start: Collection, key: tuple[str, ...] | None, variable: int) -> Port:
+        """The rows of the first round of a variable, in that round."""
+        arranged = self._arranged(start if key is None else start._arranged(key))
+        brought = self._bring(arranged)
+        schema = self._builder.nodes[brought.node].schemas[0]
+        places = None if key is None else tuple([schema.names.index(name) for name in key])
+        pour = Pour(first=True, variable=variable, key=places)
+        return self._builder.add(pour, [self._marks, brought], [schema])
 
     def _compared(
         self, start: Port, following: Port, key: tuple[str, ...] | None
@@ -434,16 +437,14 @@ class ByRounds:
             )
         return self._brought[arranged]
 
-    def _pour(self, rows: Rows, first: bool = False) -> Port:
-        """Rows from outside of the loop, in each round, or in the `first` one."""
+    def _pour(self, rows: Rows) -> Port:
+        """Rows from outside of the loop, in each round."""
         arranged = self._arranged(rows)
-        if (arranged, first) not in self._poured:
+        if arranged not in self._poured:
             brought = self._bring(arranged)
             schema = self._builder.nodes[brought.node].schemas[0]
-            self._poured[arranged, first] = self._builder.add(
-                Pour(first), [self._marks, brought], [schema]
-            )
-        return self._poured[arranged, first]
+            self._poured[arranged] = self._builder.add(Pour(), [self._marks, brought], [schema])
+        return self._poured[arranged]
 
     def _gathered(self, port: Port) -> Port:
         """The rows of an arrangement of the differential loop that no round changes, gathered in each round."""

@@ -10,7 +10,7 @@ Cost: sorting the rows of the round.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -73,10 +73,21 @@ class StandingRows(Actor):
     """An actor with rows that stay where they are, and are read as of a round."""
 
     schema: Schema
+    in_place: ClassVar[bool] = False
+    """Whether rounds change the rows: then what stands is saved with a round (`standing`)."""
 
     def view(self, time: Timestamp) -> View:
         """The rows in a round, to be read as of its epoch."""
         raise NotImplementedError
+
+    def standing(self, time: Timestamp) -> Iterator[Changes]:
+        """All rows in a round, in the order of the node's columns."""
+        view = self.view(time)
+        places = self.schema.positions
+        order = [places[name] for name in self.node.schemas[0].names]
+        for rows in view.scan(time[:1]) if view.batches else ():
+            columns = tuple(rows.canonicals(order))
+            yield Changes(columns, len(rows), (time,), None, 0, rows.counts)
 
 
 class RoundActor(Actor):

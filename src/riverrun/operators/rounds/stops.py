@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from riverrun.operators.loops import diverges
-from riverrun.operators.rounds.beginning import mark_at
+from riverrun.operators.rounds.beginning import mark_at, rounds_marked
 from riverrun.plan.operator import Actor, Context, Operator, PlacedInput, Placement, hold
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.changes import Changes
@@ -81,7 +81,7 @@ class Comparer(Actor):
 
     def receive(self, port: int, changes: Changes) -> None:
         if port == ROUNDS:
-            for time in changes.times:
+            for time in rounds_marked(changes):
                 self._request(time)
         else:
             hold(self._held[port], changes, self._request)
@@ -94,7 +94,9 @@ class Comparer(Actor):
     def run(self, time: Timestamp, upper: Antichain) -> None:
         self._requested.remove(time)
         after = _added(self._held[AFTER].pop(time, None))
-        before = _added(self._held[BEFORE].pop(time, None)) if not time[-1] else self._before
+        # In the first round, or the one at which a saved loop begins, there is no round before.
+        start = self._held[BEFORE].pop(time, None)
+        before = _added(start) if start or not time[-1] else self._before
         self._before = after
         if after is not None:
             self.context.push(after, 0)
@@ -106,7 +108,7 @@ class Comparer(Actor):
             if before is not None:
                 pieces.append(replace(before, times=(time,)).negate())
             raise diverges(self.node, Changes.concat(pieces).consolidate(), patience)
-        self.context.push(mark_at(time), 1)
+        self.context.push(mark_at(time, self.context.saves.asked), 1)
 
     def _is_at_rest(self, before: Changes | None, after: Changes | None) -> bool:
         if before is None or after is None:
@@ -230,4 +232,4 @@ class Voter(Actor):
         if patience is not None and time[-1] + 1 >= patience:
             operator = self._operator
             raise diverges(self.node, rows, patience, operator.columns, operator.are_changes)
-        self.context.push(mark_at(time), 0)
+        self.context.push(mark_at(time, self.context.saves.asked), 0)

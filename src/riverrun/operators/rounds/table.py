@@ -67,13 +67,14 @@ class InPlace(Operator):
 class SolutionTable(StandingRows):
     """The rows of a solution on a worker."""
 
+    in_place: ClassVar[bool] = True
+
     def __init__(self, context: Context, operator: InPlace) -> None:
         super().__init__(context)
         columns = self.node.schemas[0]
         self.schema = state_schema(columns, operator.key)
         places = {name: at for at, name in enumerate(columns.names)}
         self._positions = [places[field.name] for field in self.schema.columns]
-        self._order = [self.schema.positions[name] for name in columns.names]
         self._physical = range(len(columns))
         self._held: dict[Timestamp, list[Changes]] = {}
         self._ends: set[Timestamp] = set()
@@ -102,9 +103,8 @@ class SolutionTable(StandingRows):
             self._replace(Changes.concat(pieces), time)
         if time in self._ends:
             self._ends.remove(time)
-            for rows in self.view(time).scan(time[:1]) if self._batches else ():
-                columns = tuple(rows.canonicals(self._order))
-                self.context.push(Changes(columns, len(rows), (time,), None, 0, rows.counts), 0)
+            for rows in self.standing(time):
+                self.context.push(rows, 0)
 
     def _replace(self, changes: Changes, time: Timestamp) -> None:
         """Put rows in the place of those with their keys."""

@@ -111,7 +111,7 @@ class Encoder:
         for name, batch in message.inputs.items():
             about = InputHead(name, tuple(batch.schema.names))
             yield from self._pieces(about, batch.columns, batch.num_rows)
-        end = FeedEnd(message.execution, message.epoch, message.parcels)
+        end = FeedEnd(message.execution, message.epoch, message.parcels, message.saved)
         yield Fragment(shapes.write(end))
 
     def _pieces(
@@ -161,7 +161,7 @@ class Decoder:
                     return Data(read.execution, read.number, read.payload)
                 case FeedEnd():
                     inputs, self._inputs = self._inputs, {}
-                    return Feed(read.execution, read.epoch, inputs, read.parcels)
+                    return Feed(read.execution, read.epoch, inputs, read.parcels, read.saved)
                 case RowsHead() | InputHead():
                     raise BadMessage("a fragment has the end of rows that it does not have")
         except (BadMessage, RiverrunError):

@@ -69,6 +69,9 @@ _TAGS: dict[int, type] = {
     17: messages.Release,
     18: messages.Forget,
     21: messages.Loops,
+    22: messages.SaveRounds,
+    23: messages.RoundWritten,
+    24: messages.NotSaved,
 }
 TRAVELLING = frozenset(_TAGS.values()) | {messages.Data, messages.Feed}
 """The classes of messages that travel between processes; all others stay in theirs."""
@@ -97,6 +100,7 @@ class FeedEnd:
     execution: int
     epoch: int
     parcels: Mapping[str, tuple[messages.Parcel, ...]]
+    saved: tuple[messages.SavedShare, ...]
 
 
 class Form(NamedTuple):
