@@ -31,6 +31,7 @@ SIZES = {
     },
     "placement": {"edges": 2000, "workers": 4, "real": 0},
     "plans": {"nodes": 96, "workers": 1},
+    "saved_rounds": {"nodes": 300, "edges": 900, "every_ms": 20},
     "words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }
 

@@ -178,7 +178,7 @@ class ByRounds(Reached):
 
 
 class Walks(EdgesProgram):
-    """How many walks of up to `length` edges end at each node, each weighed by where it came from: a loop that pulls."""
+    """How many walks of some edges end at each node, each weighed by where it came from: a loop that pulls."""
 
     name = "walks"
     columns = ("node", "walks")

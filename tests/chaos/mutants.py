@@ -24,6 +24,7 @@ from riverrun.engine import messages as m
 from riverrun.engine.coordinator import shares as dealing
 from riverrun.engine.coordinator.checkpointing import CheckpointSaver
 from riverrun.engine.coordinator.coordinator import Coordinator
+from riverrun.engine.coordinator.round_saving import RoundSaver
 from riverrun.engine.worker import Worker
 from riverrun.errors import TransportError
 from riverrun.operators.arrange import Consolidator
@@ -437,6 +438,53 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.disable(logging.NOTSET)
+
+
+@mutant_of("long walks")
+def saved_rows_stay_where_they_were() -> Any:
+    original = RoundSaver.share
+
+    def share(self: RoundSaver, index: int) -> Any:
+        saved = self._saved
+        assert saved is not None or not original(self, index)
+        return tuple(
+            replace(
+                each,
+                is_own=True,
+                files=(*saved.loops[each.loop].workers, *((),) * 9)[index],
+            )
+            for each in original(self, index)
+            if saved is not None
+        )
+
+    return replaced(RoundSaver, "share", share)
+
+
+@mutant_of("long walks")
+def what_is_saved_counts_for_every_epoch() -> Any:
+    original = RoundSaver.share
+
+    def share(self: RoundSaver, index: int) -> Any:
+        if self._saved is None or self._current is None:
+            return ()
+        there, self._current = self._current, replace(self._current, position=self._saved.position)
+        shares = original(self, index)
+        self._current = there
+        return shares
+
+    return replaced(RoundSaver, "share", share)
+
+
+@mutant_of("long walks")
+def parts_of_some_workers_are_enough() -> Any:
+    original = RoundSaver.wrote
+
+    def wrote(self: RoundSaver, sender: int, message: m.RoundWritten) -> None:
+        if self._current is not None:
+            for other in self._current.members:
+                original(self, other, message if other == sender else replace(message, files=()))
+
+    return replaced(RoundSaver, "wrote", wrote)
 
 
 NOTICED_BY = {

@@ -46,6 +46,15 @@ def test_programs_survive(name: str) -> None:
         assert simulate(range(FIRST, FIRST + seeds), FLOWS[name]()) > 0
 
 
+@pytest.mark.parametrize("name", ["long walks", "grown"])
+def test_loops_go_on_at_rounds_that_were_saved(name: str) -> None:
+    shown = Shown(resumed=2)
+    with quiet():
+        for turn in shown.turns(100):
+            simulation = Simulation(FIRST + turn, FLOWS[name](), harm=60)
+            shown["resumed"] += simulation.run().resumed
+
+
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_broken_protocol_is_noticed(name: str) -> None:
     known = [NOTICED_BY[name]] if SOAK != "all" and name in NOTICED_BY else []

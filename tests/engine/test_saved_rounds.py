@@ -18,7 +18,6 @@ from riverrun.plan.plan import Plan
 from riverrun.plan.saved_rounds import SavedRows
 from riverrun.state.shards import Shards
 from tests.frontends.collections.checking import build
-from tests.frontends.collections.loops import test_iterate_delta as deltas
 from tests.frontends.collections.loops import test_rounds as rounds
 
 EDGES, TWO = rounds.EDGES, rounds.TWO
@@ -43,7 +42,9 @@ class Together:
         instances = self.instances
         for index, instance in enumerate(instances):
             if saved:
-                instance.saves.bring([self.brought(loop, index, rows) for (loop, _), rows in saved.items()])
+                instance.saves.bring(
+                    [self.brought(loop, index, rows) for (loop, _), rows in saved.items()]
+                )
             instance.feed(epoch, inputs if index == 0 else {})
         while any(instance.completed <= epoch for instance in instances):
             for index, instance in enumerate(instances):
@@ -54,7 +55,9 @@ class Together:
                     instances[peer].receive(index, message)
                 for rows in instance.saves.take(self.asked):
                     self.saves[rows.loop, rows.round][index] = rows
-        figures = [each for instance in instances for loop in instance.rounds() for each in loop.rounds]
+        figures = [
+            each for instance in instances for loop in instance.rounds() for each in loop.rounds
+        ]
         return sorted({each.at[0] for each in figures})
 
     def brought(self, loop: str, index: int, rows: Mapping[int, SavedRows]) -> SavedRows:
@@ -121,7 +124,9 @@ def doubled(edges, **how):
     first = edges.filter(pl.col("w") == 0).select(node="src", far=pl.lit(20, pl.Int64)).distinct()
 
     def step(solution, heard):
-        least = heard.group_by("node").agg(far=rr.min("far")).join(solution, on="node", suffix="_now")
+        least = (
+            heard.group_by("node").agg(far=rr.min("far")).join(solution, on="node", suffix="_now")
+        )
         all_rows = solution.count("n")
         better = least.filter(pl.col("far") < pl.col("far_now")).join(all_rows, how="cross")
         delta = better.select("node", far=pl.col("far") + pl.col("n") * 0)
@@ -143,7 +148,9 @@ def until_within(edges, **how):
         return parts.concat(base).group_by("node").agg(rank=rr.sum("part"))
 
     start = base.select("node", rank="part")
-    return start.iterate(flow, until=rr.loops.tolerance("rank", 1e-3), key="node", rounds=99, mode="rounds")
+    return start.iterate(
+        flow, until=rr.loops.tolerance("rank", 1e-3), key="node", rounds=99, mode="rounds"
+    )
 
 
 def squares(edges, **how):

@@ -2,9 +2,9 @@
 
 Users read them by `run.events`. An event has a kind, a time of the wall clock, and fields. A run remembers its last
 `CAPACITY` events. Kinds: ``lost`` (a worker), ``recovered``, ``scaled``, ``slow worker``, ``slow code``,
-``long loop``, ``moved`` (shares), ``checkpoint``, ``loop saved``, ``loop resumed``, ``trouble``, ``refused`` (an epoch), ``late`` (rows of a
-stream that a state or an expiry dropped; one event for each stream, with the number of all its rows so far), ``no
-time`` (rows that expire and have no time to expire by, likewise).
+``long loop``, ``moved`` (shares), ``checkpoint``, ``loop saved`` (between two rounds), ``loop resumed``, ``trouble``,
+``refused`` (an epoch), ``late`` (rows of a stream that a state or an expiry dropped; one event for each stream, with
+the number of all its rows so far), ``no time`` (rows that expire and have no time to expire by, likewise).
 
 >>> events = Events()
 >>> _ = events.record("lost", worker=1, why="killed")

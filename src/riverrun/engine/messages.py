@@ -6,7 +6,8 @@ out ``(address, message)``, and nothing else passes between actors. So the carri
 list, a seeded scheduler, sockets.
 
 Some messages are instructions to the storage (`AppendRecord`, `Write`, `Publish`, `Collect`, `Survey`, `Read`,
-`Recall`, and for rounds of loops `WriteRound`, `PublishRound`, `ReadRounds`, `ForgetRounds`). The carrier has them executed (`runtime.storage_calls`) and brings the `Outcome` back.
+`Recall`; for rounds of loops `WriteRound`, `PublishRound`, `ReadRounds`, `ForgetRounds`). The carrier has them executed
+(`runtime.storage_calls`) and brings the `Outcome` back.
 
 Laws, on which `worker` and `coordinator` build:
 

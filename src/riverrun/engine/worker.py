@@ -449,7 +449,7 @@ class Worker:
 
     def _save_rounds(self, request: SaveRounds, instance: InstanceInterface) -> None:
         """Have the rows written that loops have handed out."""
-        saves: RoundSaves = getattr(instance, "saves")
+        saves: RoundSaves = instance.saves
         for rows in saves.take(request.number):
             loop = crc32(rows.loop.encode())
             name = f"{request.name}-{rows.asked}-{loop:08x}-{rows.round}-{self.incarnation}"
@@ -474,7 +474,7 @@ class Worker:
         self._waiting, error = None, outcome.error
         if error is None:
             try:
-                getattr(self.instance, "saves").bring(outcome.result)
+                self.instance.saves.bring(outcome.result)
             except RiverrunError as unfit:
                 error = unfit
         if error is None:

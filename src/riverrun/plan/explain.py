@@ -119,6 +119,12 @@ class _Explained:
                 f"{self._numbers(marked)} and what lies behind depend on how rows arrive; "
                 "their results leave once the epoch is durable"
             )
+        if self.plan.saved_loops:
+            named = ", ".join(repr(one_line(scope.called)) for scope in self.plan.saved_loops)
+            facts["saved"] = (
+                f"after a loss, in an epoch that outlasts every=, {named} can go on between two rounds; "
+                "what else is in the epoch begins anew"
+            )
         for kind, said in self._reasons().items():
             facts[kind] = "; ".join(said)
         wide = max(map(len, facts), default=0)

@@ -419,6 +419,17 @@ class Plan:
         return components
 
     @cached_property
+    def saved_loops(self) -> tuple[Scope, ...]:
+        """The loops that can be saved between two rounds, while an epoch is under way (`plan.saved_rounds`).
+
+        What depends on the order of arrival may be otherwise when it is done again: saved rows would not go together
+        with the rows around them. So there are none in a program with nodes of which that is true.
+        """
+        if self.arrival_dependent:
+            return ()
+        return tuple([node.scope for node in self.nodes if node.operator.saves_rounds])
+
+    @cached_property
     def arrival_dependent(self) -> frozenset[int]:
         """The nodes whose results may depend on how rows arrive: those not deterministic, and all nodes behind them."""
         dependent = {node.number for node in self.nodes if not node.operator.deterministic}

@@ -66,7 +66,7 @@ from riverrun.storage.acknowledged import Acknowledger
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.lease import Lease
 from riverrun.storage.log import Log
-from riverrun.storage.saved_rounds import newest
+from riverrun.storage.saved_rounds import SavedEpoch, newest
 from riverrun.storage.scratch import sweep
 from riverrun.storage.store import Storage, open_storage
 from riverrun.storage.takeover import Opening, take_over
@@ -105,10 +105,7 @@ class Cluster(CarriedRun):
         """How instances go on from the checkpoint, where it is of another program."""
         self._durable = durable = opening is not None
         program = None if plan is None or not durable else _word_of_loops(plan)
-        saved = None
-        if program is not None and self._checkpoints is not None:
-            with suppress(RiverrunError):  # a hint, and no more
-                saved = newest(self._checkpoints.storage)
+        saved = None if program is None else self._saved_rounds()
         self._coordinator = Coordinator(
             workers,
             opening=opening,
@@ -176,6 +173,13 @@ class Cluster(CarriedRun):
         except BaseException:
             self._let_go()
             raise
+
+    def _saved_rounds(self) -> SavedEpoch | None:
+        """Where the loops of an epoch were that the owner before has left under way: a hint, and no more."""
+        assert self._checkpoints is not None
+        with suppress(RiverrunError):
+            return newest(self._checkpoints.storage)
+        return None
 
     def _let_go(self) -> None:
         """Release the path for other runs."""
@@ -543,14 +547,15 @@ def _about(durability: Durability) -> Mapping[str, Any] | None:
 
 
 def _word_of_loops(plan: Plan) -> str | None:
-    """A word for a program that has loops which can be saved while an epoch is under way; None for others.
-
-    What depends on the order of arrival may be otherwise when it is done again: then a saved loop would go on with rows
-    that do not go together with those around it.
-    """
-    if plan.arrival_dependent or not any(node.operator.saves_rounds for node in plan.nodes):
+    """A word for a program that has loops which can be saved while an epoch is under way; None for others."""
+    if not plan.saved_loops:
         return None
-    parts = [__version__, plan.fingerprint, dict(plan.code.words), [node.name for node in plan.nodes]]
+    parts = [
+        __version__,
+        plan.fingerprint,
+        dict(plan.code.words),
+        [node.name for node in plan.nodes],
+    ]
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

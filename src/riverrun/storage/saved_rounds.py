@@ -13,7 +13,9 @@ rows. They are a hint: without them the loop begins at its first round, and give
 
 >>> from riverrun.storage.store import open_storage
 >>> storage = open_storage("memory:///")
->>> files = write_part(storage, "rounds/1-7-a", {"0": [pa.record_batch({"n": [1, 2], "diff": [1, 1]})]})
+>>> files = write_part(
+...     storage, "rounds/1-7-a", {"0": [pa.record_batch({"n": [1, 2], "diff": [1, 1]})]}
+... )
 >>> record = SavedEpoch("word", 0, 7, 7, (), {"loop": SavedLoop(15, (0, 1 << 64), (0,), (files,))})
 >>> publish(storage, record, 1, 1)
 >>> newest(storage) == record
@@ -169,7 +171,7 @@ def _decoded(data: bytes) -> SavedEpoch | None:
 def forget(storage: Storage, owner: int, position: int) -> None:
     """Delete what is saved of the epochs up to a position of the log (the law only ours)."""
     gone = []
-    for name in storage.names(ROUNDS):
+    for name in (*storage.names(ROUNDS), *storage.unfinished(ROUNDS)):
         match = _NAME.fullmatch(name)
         if match and int(match[1]) <= owner and int(match[2]) <= position:
             gone.append(name)

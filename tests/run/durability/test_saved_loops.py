@@ -181,10 +181,12 @@ def test_what_is_damaged_is_not_used(
     files = [each for loop in saved.loops.values() for worker in loop.workers for each in worker]
     for file in records if which == "record" else [path / files[-1].file]:
         how(file)
-    with caplog.at_level(logging.WARNING):
-        with program("bulk").run(checkpoint=path, every=EVERY, workers=2) as run:
-            assert sorted(run.read("out").rows()) == expected("bulk")
-            assert len(resumed(run)) == (which == "part")  # it was tried
+    with (
+        caplog.at_level(logging.WARNING),
+        program("bulk").run(checkpoint=path, every=EVERY, workers=2) as run,
+    ):
+        assert sorted(run.read("out").rows()) == expected("bulk")
+        assert len(resumed(run)) == (which == "part")  # it was tried
     if which == "part":
         assert "epoch 1 begins its loops anew" in caplog.text
     assert not list((path / "rounds").iterdir())
@@ -244,7 +246,7 @@ def test_a_worker_that_dies_in_a_round_does_not_cost_the_rounds_before(
         (at,) = resumed(run)
         assert at >= 2
         assert sorted(run.read("out").rows()) == want
-        last = run.rounds("steps")
+        last = run.rounds("steps").to_polars()
         assert last.filter(pl.col("epoch") == 1)["round"].min() >= at - 1
 
 

@@ -16,7 +16,17 @@ epoch (`Feed.saved`). Laws:
 >>> from riverrun.engine.messages import RoundWritten
 >>> sent = []
 >>> saver = RoundSaver(10.0, "word", 1, lambda to, message: sent.append(message))
->>> saver.begin(UnderWay(execution=1, epoch=0, position=2, first=2, refused=(), members=(5,), shards=Shards.even(1)))
+>>> saver.begin(
+...     UnderWay(
+...         execution=1,
+...         epoch=0,
+...         position=2,
+...         first=2,
+...         refused=(),
+...         members=(5,),
+...         shards=Shards.even(1),
+...     )
+... )
 >>> saver.tick(50.0), saver.tick(59.0), saver.tick(60.0), sent.pop()
 (None, None, None, SaveRounds(execution=1, epoch=0, number=1, name='rounds/0000000000000001-0000000000000002-1'))
 >>> saver.wrote(5, RoundWritten(1, 0, 1, "loop/", 15, ()))
@@ -24,7 +34,17 @@ epoch (`Feed.saved`). Laws:
 >>> publish.record.loops
 {'loop/': SavedLoop(round=15, bounds=(0, 18446744073709551616), owners=(0,), workers=((),))}
 >>> saver.published(publish, None)
->>> saver.begin(UnderWay(execution=2, epoch=0, position=2, first=2, refused=(), members=(6,), shards=Shards.even(1)))
+>>> saver.begin(
+...     UnderWay(
+...         execution=2,
+...         epoch=0,
+...         position=2,
+...         first=2,
+...         refused=(),
+...         members=(6,),
+...         shards=Shards.even(1),
+...     )
+... )
 >>> saver.share(0)
 (SavedShare(loop='loop/', round=15, is_own=True, files=()),)
 
@@ -181,7 +201,9 @@ class RoundSaver:
         current, saved = self._current, self._saved
         if current is None or self._publishing is not None:
             return
-        whole = [key for key, parts in self._parts.items() if parts.files.keys() >= set(current.members)]
+        whole = [
+            key for key, parts in self._parts.items() if parts.files.keys() >= set(current.members)
+        ]
         if not whole:
             return
         loop, number = max(whole, key=lambda key: key[1])
@@ -226,7 +248,11 @@ class RoundSaver:
     def end(self) -> None:
         """The epoch under way is complete."""
         current, self._current = self._current, None
-        is_behind = self._saved is not None and current is not None and self._saved.position > current.position
+        is_behind = (
+            self._saved is not None
+            and current is not None
+            and self._saved.position > current.position
+        )
         if current is not None and self._has_files and not is_behind:
             self.forget(current.position)
 

@@ -95,9 +95,9 @@ class Deciding(GoingAround):
     def _table(self) -> StandingRows | None:
         """The solution of the loop, if it has one that is changed in place."""
         for actor in self.context.actors.values():
-            if isinstance(actor, StandingRows) and actor.in_place:
-                if actor.node.scope.path == self.node.scope.path:
-                    return actor
+            here = actor.node.scope.path == self.node.scope.path
+            if here and isinstance(actor, StandingRows) and actor.in_place:
+                return actor
         return None
 
     def receive(self, port: int, changes: Changes) -> None:
