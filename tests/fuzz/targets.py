@@ -27,7 +27,7 @@ from riverrun.engine import messages
 from riverrun.engine.instance import ProgressNews
 from riverrun.engine.messages import Data, Feed, Parcel
 from riverrun.engine.wiring import RoutedChanges as Rows
-from riverrun.errors import BadMessage, OperatorFailed, RiverrunError
+from riverrun.errors import BadMessage, CheckpointError, OperatorFailed, RiverrunError
 from riverrun.plan.loop_figures import LoopFigures, RoundFigures
 from riverrun.progress import Antichain
 from riverrun.rows.conditions import Where
@@ -48,6 +48,7 @@ from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.lease import OWNER, Owner, _encode, read_owner
 from riverrun.storage.manifest import decode_manifest, manifest_name
 from riverrun.storage.records import _SUM, MAGIC, Record, decode_record, encode_record
+from riverrun.storage.saved_rounds import SavedFile
 from riverrun.storage.store import checksum, open_storage
 
 LIMIT = 1 << 16  # bytes that are drawn at most
@@ -109,12 +110,17 @@ def seed_frames() -> list[bytes]:
     rounds = LoopFigures(
         "reach", (RoundFigures((0, 3), 5, 9, 0.25), RoundFigures((), 1, 2, 0.5, 7))
     )
+    saved_file = SavedFile("0", "rounds/1-2-1-0.arrow", 5, "ab")
     said: list[Any] = [
         Data(1, 0, Rows((3, changes))),
         Data(1, 1, Rows((3, Changes.concat([changes, changes.map_times(lambda time: (0, 2))])))),
         Data(1, 2, ProgressNews(((4, (1, 2), 1), (5, (1, 3), -1)))),
         Data(1, 3, {"plain": (1, [2])}),
         Feed(1, 2, {"words": pa.record_batch({"word": words})}, {"a": (Parcel("x-0", 1, 5),)}),
+        Feed(1, 2, {}, {}, (messages.SavedShare("loop/", 3, True, (saved_file,)),)),
+        messages.SaveRounds(1, 2, 3, "rounds/1-2-1"),
+        messages.RoundWritten(1, 2, 3, "loop/", 4, (saved_file,)),
+        messages.NotSaved(1, 2, CheckpointError("a.b", "it is damaged", hint="mend it")),
         messages.Begin(1, 2, 3, 0, Shards.even(3), (1, 2, 3)),
         messages.Completed(1, 7, ({"kind": "late", "rows": 3},), (rounds,)),
         messages.Failed(1, 2, OperatorFailed("a.b", "it failed", hint="mend it", node="map")),

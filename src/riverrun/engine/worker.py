@@ -442,14 +442,15 @@ class Worker:
 
     def _on_save_rounds(self, sender: int, message: SaveRounds) -> None:
         if self._is_current(sender, message, message.execution):
-            saves: RoundSaves | None = getattr(self.instance, "saves", None)
+            saves = _saves_of(self.instance)
             if saves is not None and self._reported <= message.epoch == self.epoch:
                 saves.asked = message.number
                 self._saving = message
 
     def _save_rounds(self, request: SaveRounds, instance: InstanceInterface) -> None:
         """Have the rows written that loops have handed out."""
-        saves: RoundSaves = instance.saves
+        saves = _saves_of(instance)
+        assert saves is not None
         for rows in saves.take(request.number):
             loop = crc32(rows.loop.encode())
             name = f"{request.name}-{rows.asked}-{loop:08x}-{rows.round}-{self.incarnation}"
@@ -474,7 +475,9 @@ class Worker:
         self._waiting, error = None, outcome.error
         if error is None:
             try:
-                self.instance.saves.bring(outcome.result)
+                saves = _saves_of(self.instance)
+                assert saves is not None
+                saves.bring(outcome.result)
             except RiverrunError as unfit:
                 error = unfit
         if error is None:
@@ -510,6 +513,11 @@ class Worker:
         if is_outage(error):  # the carrier of messages waits a little before it executes this
             self._reading = instruction
             self._out.append((STORAGE, instruction))
+
+
+def _saves_of(instance: object) -> RoundSaves | None:
+    """The saved rounds of an instance, if it has loops."""
+    return getattr(instance, "saves", None)
 
 
 def _ranges(begin: Begin) -> tuple[Range, ...]:

@@ -114,7 +114,8 @@ def feeds(draw: st.DrawFn) -> Feed:
         )
         inputs[name] = pa.record_batch(list(rows.columns), names=names)
     listed = st.dictionaries(st.text(max_size=3), st.lists(parcels, max_size=2).map(tuple))
-    return Feed(draw(small), draw(small), inputs, draw(listed))
+    saved = of_type(tuple[messages.SavedShare, ...])
+    return Feed(draw(small), draw(small), inputs, draw(listed), draw(saved))
 
 
 def of_type(hint: Any) -> st.SearchStrategy[Any]:
@@ -277,8 +278,9 @@ def test_every_class_that_travels_is_tried() -> None:
         "Logged", "Reported", "Refused", "Saved", "Scaled", "Closed", "Notice", "Start", "Stop", "AppendRecord",
         "Recall", "Acknowledge",
         "Write", "Publish", "Collect", "Survey", "SurveyResult", "Read", "Outcome",
+        "WriteRound", "PublishRound", "ReadRounds", "ForgetRounds", "LoopSaved",
     }  # fmt: skip
-    tried = {kind.__name__ for kind in shapes.TRAVELLING} | {"Parcel"}
+    tried = {kind.__name__ for kind in shapes.TRAVELLING} | {"Parcel", "SavedShare"}
     assert {kind.__name__ for kind in def_kinds} == at_home | tried
 
 

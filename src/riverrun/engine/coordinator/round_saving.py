@@ -95,7 +95,7 @@ class UnderWay:
 
 
 @dataclass(slots=True)
-class _Parts:
+class _WrittenLoop:
     """What members have written of a loop, for one request."""
 
     round: int
@@ -130,7 +130,7 @@ class RoundSaver:
         self._current: UnderWay | None = None
         self._asked = 0
         self._since: float | None = None
-        self._parts: dict[tuple[str, int], _Parts] = {}
+        self._parts: dict[tuple[str, int], _WrittenLoop] = {}
         """By loop and request."""
         self._publishing: PublishRound | None = None
         self._replaced: list[str] = []
@@ -143,6 +143,8 @@ class RoundSaver:
 
     def begin(self, current: UnderWay) -> None:
         """Members are fed an epoch."""
+        if self._seconds is None:
+            return
         self._current, self._since = current, None
         self._parts.clear()
         saved = self._saved
@@ -191,7 +193,7 @@ class RoundSaver:
         if current is None or message.epoch != current.epoch:
             return
         if message.error is None:
-            self._parts.setdefault(key, _Parts(message.round)).files[sender] = message.files
+            self._parts.setdefault(key, _WrittenLoop(message.round)).files[sender] = message.files
             self._publish()
         else:
             self._parts.pop(key, None)
@@ -242,7 +244,7 @@ class RoundSaver:
     def refused(self, position: int) -> None:
         """The epoch at a position of the log does not count: nor does what is saved of it, or of one behind it."""
         behind = [each.position for each in (self._saved, self._current) if each is not None]
-        if behind and position <= max(behind):
+        if self._has_files and behind and position <= max(behind):
             self.forget(max(behind))
 
     def end(self) -> None:
