@@ -170,6 +170,32 @@ def test_a_refused_epoch_leaves_the_workers_as_they_are() -> None:
         assert pids(run) == before
 
 
+def test_a_worker_does_not_import_pandas() -> None:
+    """Importing pandas takes as long as all else that a worker imports, and rows in frames do not need it."""
+
+    def look(frame: pl.DataFrame) -> pl.DataFrame:
+        return frame.select("k", imported=pl.lit("pandas" in sys.modules))
+
+    flow = rr.Dataflow("imports")
+    rows = flow.input("a", {"k": pl.Int64, "when": pl.Datetime("us"), "size": pl.Float64})
+    names = flow.input("names", {"k": pl.Int64, "name": pl.String})
+    grouped = rows.group_by("k").agg(
+        rr.count(), rr.sum("size").alias("size"), last=rr.last("size", by="when")
+    )
+    steps = rows.select("k").iterate(
+        lambda x: x.with_columns(k=pl.min_horizontal(pl.col("k") + 1, 4)).distinct()
+    )
+    joined = names.join(grouped, on="k", how="left").join(steps, on="k", how="anti")
+    flow.output("out", joined.map_batches(look, {"k": pl.Int64, "imported": pl.Boolean}))
+    data = pl.DataFrame({"k": [1, 2, 2], "when": [0, 1, 2], "size": [0.5, 1.0, None]})
+    with flow.run(on="processes", workers=2) as run:
+        for _ in range(2):
+            run.insert("a", data.with_columns(pl.col("when").cast(pl.Datetime("us"))))
+            run.insert("names", pl.DataFrame({"k": [1, 2, 3], "name": ["one", "two", "three"]}))
+            run.commit()
+        assert set(run.read("out").rows()) == {(k, False) for k in (1, 2, 3)}
+
+
 # ---- drivers of their own
 
 DRIVER = """

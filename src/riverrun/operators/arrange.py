@@ -38,7 +38,7 @@ from riverrun.rows.records import as_record_batch
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, as_column
 from riverrun.state.kernels.gathering import list_rows_of_blocks
 from riverrun.state.shards import Range
 from riverrun.state.view import Selection, View
@@ -278,7 +278,7 @@ class Tap(Arranged):
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
             rows = as_record_batch(columns, ordered, piece.rows)
-            diff = pa.array(piece.diff_array())
+            diff = as_column(piece.diff_array())
             shown.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
         return shown
 
