@@ -22,7 +22,7 @@ from riverrun.runtime import processes
 from riverrun.runtime.machine import available_cores, available_memory
 from riverrun.storage.store import open_storage
 from tests.runtime.launchers import Launched, Threads, gone_by
-from tests.soaking import SOAK, draws, first_seed
+from tests.soaking import SOAK, draws, first_seed, some
 from tests.spark.programs import (
     PROGRAMS,
     Program,
@@ -30,7 +30,6 @@ from tests.spark.programs import (
     change,
     eventually,
     looping,
-    upserting,
     with_vertex,
 )
 
@@ -69,7 +68,7 @@ def _checkpoint(run: Any, source: random.Random) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("make", PROGRAMS if SOAK else [looping, upserting, with_vertex])
+@pytest.mark.parametrize("make", PROGRAMS if SOAK else [looping, with_vertex])
 def test_programs_give_what_they_give_from_scratch(
     make: Callable[[], Program], tmp_path: Path
 ) -> None:
@@ -256,7 +255,10 @@ class Driver:
         return not any(map(is_alive, self.pids))
 
 
-@pytest.mark.parametrize("piped", [False, True], ids=["file", "no file, as in a notebook"])
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "piped", some([False, True], 1), ids={False: "file", True: "no file, as in a notebook"}.get
+)
 def test_a_program_that_does_not_close_its_run_ends_and_leaves_nothing(
     tmp_path: Path, piped: bool
 ) -> None:
