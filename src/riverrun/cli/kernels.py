@@ -18,6 +18,21 @@ from riverrun.state.kernels import compiling
 from riverrun.state.preparing import compiled_files, make_ready, missing
 
 FAILED = 2
+_BETWEEN = 10.0  # seconds between two lines, where output goes to a file
+
+
+class _Lines:
+    """Shows progress line by line, for logs: at the beginning, and then at times."""
+
+    def __init__(self, console: Console, what: str, start: float) -> None:
+        self._console, self._what, self._start, self._next = console, what, start, start
+
+    def __call__(self, done: int, of: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _BETWEEN
+            self._console.print(f"{self._what}: {done} of {of}, after {now - self._start:.0f} s")
+            self._console.file.flush()
 
 
 def prepare(folder: str | None = None) -> int:
@@ -27,17 +42,21 @@ def prepare(folder: str | None = None) -> int:
     target = f"{compiling.PROCESSOR[1]}, Python {python}, Numba {version('numba')}"
     absent, start = missing(labels(), anew=True), time.monotonic()
     if absent:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-        )
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(f"compiling kernels for {target}", total=len(absent))
-            make_ready(
-                labels(), progress=lambda done, of: bar.update(task, completed=done, total=of)
+        made = f"compiling kernels for {target}"
+        if console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
             )
+            with Progress(*columns, console=console) as bar:
+                task = bar.add_task(made, total=len(absent))
+                make_ready(
+                    labels(), progress=lambda done, of: bar.update(task, completed=done, total=of)
+                )
+        else:
+            make_ready(labels(), progress=_Lines(console, made, start))
     left = missing(labels(), anew=True)
     files = compiled_files()
     seconds = f", after {time.monotonic() - start:.0f} s" if absent else ""
