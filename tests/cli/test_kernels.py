@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from riverrun.cli import kernels
+from riverrun.plan.kernels_needed import kernels_of
 from riverrun.state.entries import LABELS
 
 
@@ -31,3 +34,12 @@ def test_off_a_terminal_progress_is_told_in_lines(
     assert later.endswith(": 2 of 3, after 11 s")
     assert f"{len(LABELS)} of {len(LABELS)} kernels are ready" in ended
     assert ", after 12 s" in ended
+
+
+def test_the_first_program_needs_common_kernels_only() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    program, _, _ = readme.partition("```python\n")[2].partition("with flow.run()")
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert set(kernels_of(names["flow"].plan)) <= set(kernels.common())
+    assert len(kernels.common()) < len(LABELS) / 2

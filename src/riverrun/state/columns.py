@@ -176,7 +176,7 @@ def as_column(
 
 
 def as_array(column: pa.Array) -> np.ndarray[Any, Any]:
-    """The numbers of a column over its memory, or its truths: the inverse of `as_column`. Anything lies under a null."""
+    """The numbers of a column over its memory, or its truths: the inverse of `as_column`. Nulls have any cell."""
     data, kind, rows = column.buffers()[1], column.type, len(column)
     if data is None:
         return np.empty(0, kind.to_pandas_dtype())
