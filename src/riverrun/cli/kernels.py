@@ -11,7 +11,6 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-import polars as pl
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -44,7 +43,7 @@ class _Lines:
 def common() -> list[str]:
     """The labels of the kernels of a program that joins, groups and iterates."""
     flow = Dataflow("common")
-    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    edges = flow.input("edges", "src long, dst long")
     start = edges.select(node="src", label="src").distinct()
 
     def spread(labels: Collection) -> Collection:
