@@ -18,7 +18,15 @@ import sys
 import bench
 from bench.measure import hardware
 
-NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers", "redis_server", "sessions")
+NOT_BENCHMARKS = (
+    "__main__",
+    "apart",
+    "measure",
+    "peers",
+    "real_graphs",
+    "redis_server",
+    "sessions",
+)
 
 
 def names() -> list[str]:
