@@ -160,7 +160,7 @@ class Collection(Rows):
         """
         attempt = f"add columns to {self._name}"
         wanted: dict[str, Any] = {name: name for name in self.columns}
-        wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
+        wanted |= named_columns(columns, named, self.columns, "compute", attempt)
         return self._project(wanted, attempt)
 
     @by_one_mapping
@@ -592,7 +592,7 @@ class Collection(Rows):
         ``group_by(pl.col("shop") % 2)``, is shown in the result alone.
         """
         attempt = f"group {self._name}"
-        return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
+        return Grouped.of(self, named_columns(columns, named, self.columns, "group by", attempt))
 
     def count(self, name: str = "count") -> Collection:
         """One row with the number of rows, in a column called `name`; no row while there are none."""
