@@ -92,7 +92,7 @@ from riverrun.rows.column_names import checked_columns, flat, is_list, new_name,
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import listed, show
 from riverrun.run.options import check_flag
-from riverrun.state.types import type_text
+from riverrun.state.types import EnumType, type_text
 
 Column = str | pl.Expr
 REPLACE = Replace()
@@ -217,6 +217,15 @@ class Collection(Rows):
         conditions: list[Any] = list(flat(predicates))
         for column, value in equal.items():
             one_column(column, self.columns, attempt)
+            kind = self.schema.field(column).type
+            if isinstance(kind, EnumType) and isinstance(value, str) and value not in kind.codes:
+                raise PlanError(
+                    "plan.expression",
+                    f"cannot {attempt}: {column}={show(value)} is no category of {type_text(kind)}, so it would keep "
+                    "no row",
+                    hint=f"its categories: {', '.join(map(show, kind.categories[:9]))}",
+                    column=column,
+                )
             conditions.append(pl.col(column) == _compared(column, value, attempt))
         if not conditions:
             raise PlanError(
