@@ -288,8 +288,8 @@ class Tap(Arranged):
             raise TimeViolation(
                 "time.compacted",
                 f"cannot tell the changes of {self.node.operator.public_name!r} in epoch {epoch}: the run has started "
-                f"anew since, and can look back to epoch {self.oldest} only",
-                hint="run with a longer history=, by one more than the epochs whose changes are asked for",
+                f"anew since, with results from epoch {self.oldest} on: changes are told from the next epoch on",
+                hint="a run with a longer history= keeps more, from its next checkpoint on",
                 epoch=epoch,
             )
         whole, pieces = self.arrangement.spine.view(), []
