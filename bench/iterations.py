@@ -204,7 +204,7 @@ def on_spark(src: Ints, dst: Ints, rounds: int, most: int) -> dict[str, dict[str
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "graph.npz")
         np.savez(file, src=src, dst=dst)
-        labels = {"graph": str(file), "rounds": most}
+        labels: dict[str, int | str] = {"graph": str(file), "rounds": most}
         return {
             "ranks": run_apart(
                 "spark_pagerank", "pyspark", graph=str(file), rounds=rounds, fewer=1
@@ -244,44 +244,32 @@ class Pictures:
             (self._folder / self.names[-1]).write_text(svg)
 
     def totals(self, number: int, title: str, figures: Mapping[str, Mapping[str, float]]) -> None:
-        """A picture of seconds: for each graph a bar for each way."""
+        """A picture of seconds: a panel for each graph, with a dot for each way."""
         ways = list(dict.fromkeys(way for each in figures.values() for way in each))
-        along = ", ".join(f"{at} {way}" for at, way in enumerate(ways))
         panels = [
             Panel(
                 f"{name}: seconds",
-                (Line("s", tuple([(ways.index(way), each[way]) for way in each])),),
+                tuple([Line(way, ((ways.index(way), each[way]),)) for way in each]),
             )
             for name, each in figures.items()
         ]
+        along = "the ways, in the order of their names on the right"
         self.keep(f"figure-{number}", chart(f"Figure {number}", title, along, panels))
 
     def by_round(
         self, number: int, title: str, ways: Mapping[str, list[Round]], *shown: str
     ) -> None:
         """A picture of rounds, with a line for each way, of those of messages and milliseconds that are `shown`."""
-        at = {"rows touched": 0, "messages": 1, "milliseconds": 2}
         panels = [
-            Panel(
-                what,
-                tuple(
-                    [
-                        Line(
-                            way,
-                            tuple(
-                                [
-                                    (number, float(each[at[what]]))
-                                    for number, each in enumerate(all_)
-                                ]
-                            ),
-                        )
-                        for way, all_ in ways.items()
-                    ]
-                ),
-            )
+            Panel(what, tuple([Line(way, _points(each, what)) for way, each in ways.items()]))
             for what in shown
         ]
         self.keep(f"figure-{number}", chart(f"Figure {number}", title, "round", panels))
+
+
+def _points(rounds: list[Round], what: str) -> tuple[tuple[int, float], ...]:
+    at = ("rows touched", "messages", "milliseconds").index(what)
+    return tuple([(number, float(each[at])) for number, each in enumerate(rounds)])
 
 
 def graphs() -> Iterator[tuple[str, Ints, Ints]]:

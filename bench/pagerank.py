@@ -235,7 +235,7 @@ def main() -> dict[str, Any]:
         alone(f"bench.pagerank.on_one_worker({edges // NODES}, {edges}, {each}, {pairs})")
         for each in (rounds, fewer)
     ]
-    one_worker = by_round(*one, rounds, fewer)
+    one_worker = by_round(one[0], one[1], rounds, fewer)
     graph = random_graph(fewer_edges // NODES, fewer_edges)
     with session(WORKERS, "1g") as spark:
         where = {"on": spark, "workers": WORKERS}
