@@ -97,10 +97,10 @@ def choose(
             results = rounds.build(len(left))
     except NoRounds as reason:
         if must:
-            also = f"; and {no_arrays}" if no_arrays else ""
+            besides = f"; and {no_arrays}" if no_arrays else ""
             raise PlanError(
                 "plan.no_rounds",
-                f"cannot run the loop {called!r} by rounds ({way.line}): {reason}{also}",
+                f"cannot run the loop {called!r} by rounds ({way.line}): {reason}{besides}",
                 hint="a loop runs by rounds where no other loop is around it or in it, and each of its steps can be "
                 "done on the rows of one round; other loops run differentially: until nothing changes, or rounds=",
             ) from None
@@ -118,9 +118,10 @@ def choose(
 
 def _why_not_differential(way: Way, stop: LoopEnd) -> str:
     """Why a loop must not be differential, in words; empty if it may be."""
-    for asked in ("mode", "spread_over", "maintain"):
-        if getattr(way, asked) != "auto":
-            return f"since {asked}={getattr(way, asked)!r} is asked for"
+    for name in ("mode", "spread_over", "maintain"):
+        asked = getattr(way, name)
+        if asked != "auto":
+            return f"since {name}={asked!r} is asked for"
     if stop.proceed is not None or stop.closeness is not None:
         return "since which round is the last depends on the rows"
     return ""
