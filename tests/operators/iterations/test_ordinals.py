@@ -41,6 +41,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
         monkeypatch.setattr(module, "_END", 1 << 14)
     if request.param == "few":
         monkeypatch.setattr(module, "_FEW", 3)
+        monkeypatch.setattr(module, "_BY_HAND", 1)
     return request.param
 
 
