@@ -21,6 +21,14 @@ SIZES = {
     "degrees": {"nodes": 200, "edges": 1000, "changes": 100, "batches": 2, "singles": 4},
     "epochs": {"epochs": 20},
     "link": {"chunk": 2000, "chunks": 3, "messages": 10, "repeats": 1},
+    "microsteps": {
+        "graphs": "/nowhere",
+        "path": 60,
+        "shared_path": 30,
+        "hops": 20,
+        "moves": 2,
+        "repeats": 1,
+    },
     "placement": {"edges": 2000, "workers": 4, "real": 0},
     "plans": {"nodes": 96, "workers": 1},
     "words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
@@ -36,7 +44,7 @@ def test_a_benchmark_prints_one_line(
 
 def check_benchmark(
     name: str,
-    sizes: Mapping[str, int],
+    sizes: Mapping[str, object],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:

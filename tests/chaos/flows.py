@@ -131,6 +131,7 @@ class Reached(EdgesProgram):
 
     name = "reached"
     mode = "differential"
+    over = "auto"
     columns = ("node", "label")
 
     def build(self, edges: Any) -> Any:
@@ -147,7 +148,7 @@ class Reached(EdgesProgram):
                 .agg(label=rr.min("label"))
             )
 
-        return nodes.iterate(step, mode=self.mode)
+        return nodes.iterate(step, mode=self.mode, spread_over=self.over)
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         labels = {node: node for edge in edges for node in edge}
@@ -208,8 +209,10 @@ class Nearest(EdgesProgram):
     """How near a node is to the nodes with edges to 0, by a delta iteration in which keys come and go."""
 
     name = "nearest"
-    mode = "arrays"
     columns = ("node", "far")
+    mode = "microstep"
+    maintain = "auto"
+    over = "one"
 
     def build(self, edges: Any) -> Any:
         checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
@@ -221,8 +224,9 @@ class Nearest(EdgesProgram):
 
         best = rr.loops.least("far")
         return near.iterate_delta(
-            send(near), key="node", send=send, better=best, missing="add", mode=self.mode
-        )
+            send(near), key="node", send=send, better=best, missing="add", mode=self.mode,
+            maintain=self.maintain, spread_over=self.over,
+        )  # fmt: skip
 
     def answer(self, edges: Counter[tuple[int, int]]) -> Result:
         far = {src: 0 for src, dst in edges if dst == 0}
@@ -235,11 +239,35 @@ class Nearest(EdgesProgram):
         return dict.fromkeys(far.items(), 1)
 
 
+class NearestOfAll(Nearest):
+    """The same on all workers, best first."""
+
+    name = "nearest on all"
+    over = "all"
+
+
+class NearestByRounds(NearestOfAll):
+    """The same, round by round."""
+
+    name = "nearest by rounds"
+    mode = "superstep"
+
+
+class SpreadOverAll(Reached):
+    """The least node that each node can be reached from, on all workers."""
+
+    name = "spread over all"
+    mode = "auto"
+    over = "all"
+
+
 class Stepped(Nearest):
-    """The same by supersteps."""
+    """The same by supersteps, each computed from scratch."""
 
     name = "stepped"
     mode = "superstep"
+    over = "auto"
+    maintain = "restart"
 
 
 class Grown(EdgesProgram):
@@ -402,6 +430,9 @@ FLOWS: dict[str, Callable[[], Program]] = {
             Spread,
             Walks,
             Nearest,
+            NearestOfAll,
+            NearestByRounds,
+            SpreadOverAll,
             ByRounds,
             Stepped,
             Grown,

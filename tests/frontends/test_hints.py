@@ -340,7 +340,9 @@ def test_a_hint_for_groups_is_true(name: str) -> None:
     "check", dict.fromkeys([*RUNS.values(), *FLOWS.values(), *STATES.values()])
 )
 def test_a_hint_of_a_flow_is_true(check: Callable[[Any], Any], tmp_path: Any) -> None:
-    assert check(tmp_path)
+    made = check(tmp_path)
+    assert made is not None
+    assert made is not False
 
 
 def things() -> dict[str, Any]:

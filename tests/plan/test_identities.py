@@ -92,7 +92,10 @@ def plain() -> Plan:
     close = rr.loops.tolerance("v", 1)
     least_sent = lambda v: send(v).group_by("k").agg(v=rr.min("v"))  # noqa: E731
     flow.output("close", one.iterate(least_sent, until=close, mode="rounds"))
-    flow.output("steps", start.iterate_delta(send(start), **least, mode="superstep"))
+    by_steps = {"mode": "superstep", "maintain": "restart"}
+    flow.output("steps", start.iterate_delta(send(start), **least, **by_steps))
+    flow.output("shared", start.iterate_delta(send(start), **least, spread_over="all"))
+    flow.output("micro", start.iterate_delta(start, key="k", send=send, mode="microstep"))
     return flow.plan
 
 

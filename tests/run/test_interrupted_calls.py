@@ -1042,6 +1042,23 @@ def test_a_second_interrupt_does_not_wait_for_the_storage(
     assert run.read("n").rows() == [(1, 1), (2, 1)]
 
 
+def test_a_note_tells_of_each_refused_epoch_once(blocking: Any) -> None:
+    run, call = blocking
+    told = []
+    for _ in range(2):
+        call(lambda: None)
+        run.insert("rows", [(0,)])
+        run.commit(wait=False)
+        run.insert("rows", [(2,)])
+        note, _ = _interrupted_commit(run, 1.0)
+        told.append(note)
+        assert run.status()["commit"]["others"] == [run.status()["commit"]["epoch"] - 1]
+    assert told == [
+        "epoch 2 was refused: its 1 row is dropped; epoch 1, which was under way, was refused too",
+        "epoch 4 was refused: its 1 row is dropped; epoch 3, which was under way, was refused too",
+    ]
+
+
 def test_an_epoch_that_waits_behind_the_one_that_does_not_end_is_refused_with_it(
     blocking: Any, tmp_path: Path
 ) -> None:

@@ -30,6 +30,8 @@ from riverrun.graphs import (
     triangles,
     undirected,
 )
+from riverrun.run.options import RunOptions, as_bytes, check_on, run_options
+from riverrun.runtime.carriers import carrier_of
 
 HOUR = 3_600_000_000
 YEAR_10000 = 253_402_300_800_000_000
@@ -101,6 +103,46 @@ def test_growing_says_up_to_how_many(given: dict[str, Any], said: str, hint: str
     with pytest.raises(rr.PlanError, match=re.escape(said)) as caught:
         flow.run(workers=3, **spark, **given)
     assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("workers", [257, 5000, 10**9])
+def test_workers_in_one_process_are_bounded(workers: int) -> None:
+    with pytest.raises(
+        rr.PlanError, match=f"workers={workers} in this process: 256 is the most"
+    ) as caught:
+        a_flow("refusals").run(workers=workers)
+    assert 'on="processes"' in (caught.value.hint or "")
+    check_on(RunOptions(workers=256), carrier_of(None), 256)
+    check_on(
+        RunOptions(workers=workers), carrier_of("spark"), workers
+    )  # the session's slots bound it
+    with (
+        a_flow("refusals").run() as run,
+        pytest.raises(rr.PlanError, match=r"scale to workers=.* 256 is the most"),
+    ):
+        run.scale(workers)
+
+
+@pytest.mark.parametrize("given", [1, 10, 512, 16384, (64 << 10) - 1, "10", "63k"])
+def test_a_budget_of_memory_without_its_unit_is_refused(given: Any) -> None:
+    with pytest.raises(rr.PlanError, match=r"bytes, and a worker needs at least 65536") as caught:
+        a_flow("refusals").run(memory=given)
+    assert "memory='512m'" in (caught.value.hint or "")
+    assert as_bytes("64k") == as_bytes(64 << 10) == 64 << 10
+
+
+@pytest.mark.parametrize(
+    "given", [{"silence": 5}, {"recovery": rr.options.Recovery(silence=5)}], ids=str
+)
+def test_workers_in_one_process_cannot_be_silent(given: dict[str, Any]) -> None:
+    with pytest.raises(
+        rr.PlanError, match="silence=5 in this process: a worker that is no"
+    ) as caught:
+        a_flow("refusals").run(workers=2, **given)
+    assert 'on="processes"' in (caught.value.hint or "")
+    for on in ("processes", "spark"):
+        options = run_options({"silence": 5}, workers=2, on=on)
+        check_on(options, carrier_of(on), 2)
 
 
 MISPLACED: list[tuple[dict[str, Any], str]] = [

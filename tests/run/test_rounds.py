@@ -13,6 +13,7 @@ import riverrun as rr
 from riverrun.run import progress_line
 from riverrun.run.rounds import SHOWN, Rounds
 from riverrun.runtime import local
+from tests.soaking import some
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -125,6 +126,64 @@ def test_a_loop_on_arrays_tells_an_epoch_in_a_row(workers):
         assert second == (1, None, 0, 2, second[4])
         assert 2 <= second[4] <= 6
         assert "all" in str(rounds)
+
+
+def reached(mode):
+    """How far nodes are from 0, on all workers."""
+    flow = rr.Dataflow("reached")
+    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
+    start = flow.input("start", {"node": pl.Int64, "far": pl.Int64})
+
+    def send(near):
+        there = near.join(edges, left_on="node", right_on="src")
+        return there.select(node="dst", far=pl.col("far") + 1)
+
+    best = rr.loops.least("far")
+    how = {"missing": "add", "mode": mode, "spread_over": "all", "name": "near"}
+    flow.output("near", start.iterate_delta(send(start), key="node", send=send, better=best, **how))
+    return flow
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_supersteps_on_all_workers_tell_every_round(workers):
+    told = []
+    for count in (1, workers):
+        with reached("superstep").run(workers=count) as run:
+            run.insert("start", [(0, 0)])
+            run.insert("edges", [(0, 1), (0, 2), *((at, at + 2) for at in range(1, 9)), (3, 4)])
+            run.commit()
+            run.commit()  # nothing to do
+            run.delete("edges", [(2, 4)])
+            run.commit()
+            run.insert("edges", [(2, 4)])
+            run.commit()
+            told.append(run.rounds("near").to_polars().drop("ms"))
+            with pytest.raises(rr.PlanError, match="the loops are: near"):
+                run.rounds("near:spread")
+    assert told[0]["epoch"].unique().sort().to_list() == [0, 2, 3]
+    # From 0 two ways lead on, by odd and by even nodes: so each round has two nodes that send.
+    first = told[1].filter(epoch=0)
+    assert first["round"].to_list() == list(range(len(first)))
+    assert first["touched"].sum() == 11
+    assert first["messages"].sum() >= 11
+    assert (told[1]["rounds"] == 1).all()
+    assert told[1].filter(epoch=3)["round"][0] == 0
+    assert told[1].filter(epoch=3)["messages"].sum() >= 4  # to 4, and from it to 10
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_microsteps_on_all_workers_tell_an_epoch_in_a_row(workers):
+    with reached("microstep").run(workers=workers) as run:
+        run.insert("start", [(0, 0)])
+        run.insert("edges", path(9))
+        run.commit()
+        run.insert("edges", [(9, 10)])
+        run.commit()
+        run.commit()  # nothing to do
+        (first, second) = counted(run.rounds("near"))
+    assert first[:4] == (0, None, 0, 10)
+    assert first[4] >= 9
+    assert second == (1, None, 0, 1, 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -244,7 +303,8 @@ def test_an_epoch_that_is_done_again_is_told_once(mode, tmp_path):
         assert run.rounds("components").epochs == [0, 1]
 
 
-@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("mode", some(["auto", "rounds", "differential"], 1))
 def test_workers_in_processes_tell_the_same(mode):
     told = []
     for options in ({"workers": 1}, {"workers": 2, "on": "processes"}):

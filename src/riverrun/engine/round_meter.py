@@ -23,7 +23,15 @@ from typing import Any
 
 from riverrun.operators.loops import GoingAround
 from riverrun.operators.rounds.gather import RoundActor, RoundBatches
-from riverrun.plan.loop_figures import MOST, LoopFigures, RoundFigures, loop_of, name_of, shortened
+from riverrun.plan.loop_figures import (
+    MOST,
+    LoopFigures,
+    RoundFigures,
+    loop_of,
+    name_of,
+    parts_of_loops,
+    shortened,
+)
 from riverrun.plan.operator import Actor, Arranged, Arrangement
 from riverrun.plan.plan import Plan, Scope
 from riverrun.progress import Timestamp
@@ -34,8 +42,11 @@ class RoundMeter:
 
     def __init__(self, plan: Plan, actors: Mapping[int, Actor]) -> None:
         loops: dict[int, _LoopSums] = {}
+        parts = parts_of_loops(plan)
         self._places = {
-            actor: _Place(actor, loops) for actor in actors.values() if actor.node.depth > 1
+            actor: _Place(actor, loops)
+            for actor in actors.values()
+            if actor.node.depth > 1 and actor.node.scope.number not in parts
         }
         self._loops = [loops[number] for number in sorted(loops)]
         self.follows = bool(loops)

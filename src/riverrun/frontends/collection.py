@@ -92,7 +92,7 @@ from riverrun.rows.column_names import checked_columns, flat, is_list, new_name,
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import listed, show
 from riverrun.run.options import check_flag
-from riverrun.state.types import type_text
+from riverrun.state.types import EnumType, type_text
 
 Column = str | pl.Expr
 REPLACE = Replace()
@@ -118,6 +118,20 @@ class Collection(Rows):
         raise TypeError(
             f"cannot take {key!r} of a collection: it is a description and has no rows yet\n"
             'Hint: select("a", "b") takes columns, filter(pl.col("a") > 1) rows; in expressions a column is pl.col("a")'
+        )
+
+    def __len__(self) -> NoReturn:
+        raise TypeError(
+            "cannot take the length of a collection: it is a description and has no rows yet\n"
+            "Hint: count() is a collection of one row, with their number; len(run.read(output)) is a number"
+        )
+
+    def __bool__(self) -> NoReturn:
+        raise PlanError(
+            "plan.collection",
+            f"cannot tell whether {self._name} is true: a collection is a description and has no rows yet",
+            hint="compare an optional collection with None: `if rows is not None`; rows that are there once there are "
+            "some of another collection are a semi_join",
         )
 
     # -- each row by itself
@@ -146,7 +160,7 @@ class Collection(Rows):
         """
         attempt = f"add columns to {self._name}"
         wanted: dict[str, Any] = {name: name for name in self.columns}
-        wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
+        wanted |= named_columns(columns, named, self.columns, "compute", attempt)
         return self._project(wanted, attempt)
 
     @by_one_mapping
@@ -203,6 +217,15 @@ class Collection(Rows):
         conditions: list[Any] = list(flat(predicates))
         for column, value in equal.items():
             one_column(column, self.columns, attempt)
+            kind = self.schema.field(column).type
+            if isinstance(kind, EnumType) and isinstance(value, str) and value not in kind.codes:
+                raise PlanError(
+                    "plan.expression",
+                    f"cannot {attempt}: {column}={show(value)} is no category of {type_text(kind)}, so it would keep "
+                    "no row",
+                    hint=f"its categories: {', '.join(map(show, kind.categories[:9]))}",
+                    column=column,
+                )
             conditions.append(pl.col(column) == _compared(column, value, attempt))
         if not conditions:
             raise PlanError(
@@ -464,12 +487,14 @@ class Collection(Rows):
         """The rows that are not too old: rows leave by themselves.
 
         By time, ``expire("at", after=span)``: a row leaves when the watermark reaches the sum of its time and `after`.
-        The watermark is the greatest time in `column` so far, less `late`. The column has whole numbers, dates or
-        times. A row that is too old when it comes is never there, and counted in ``run.events("late")``. A row without
-        a time is never there either, and counted in ``run.events("no time")``. A row whose time and `after` add up to
-        more than 64 bits hold never leaves.
+        The watermark is the greatest time in `column` so far, also of the same epoch, less `late`. The column has whole
+        numbers, dates or times. A row that is too old when it comes is never there, and counted in
+        ``run.events("late")``. A row without a time is never there either, and counted in ``run.events("no time")``. A
+        row whose time and `after` add up to more than 64 bits hold never leaves.
 
-        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later.
+        By epochs, ``expire(epochs=n)``: what was inserted or deleted in an epoch is undone `epochs` epochs later. So a
+        row that is deleted when it has left already is there -1 times until then, also behind an input with
+        ``checked=True``.
 
         `name` is what the step is called.
         """
@@ -572,9 +597,11 @@ class Collection(Rows):
         """The rows in groups: those that agree in some columns or expressions are one group.
 
         `columns` and `named` are as in `select`; without any, all rows are one group. Null is a value like any other.
+        Aggregates see the columns of the rows: a key that is computed under the name of a column, as in
+        ``group_by(pl.col("shop") % 2)``, is shown in the result alone.
         """
         attempt = f"group {self._name}"
-        return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
+        return Grouped.of(self, named_columns(columns, named, self.columns, "group by", attempt))
 
     def count(self, name: str = "count") -> Collection:
         """One row with the number of rows, in a column called `name`; no row while there are none."""
@@ -904,6 +931,7 @@ class Collection(Rows):
         at: pl.Expr | str | None = None,
         key: str | Sequence[str] | None = None,
         mode: str = "auto",
+        spread_over: str = "auto",
         maintain: str = "auto",
         expect: int | None = None,
         name: str | None = None,
@@ -926,7 +954,9 @@ class Collection(Rows):
         the changes of every round. ``auto`` takes arrays where it can, rounds where the loop is stopped by `until`, is
         to ``restart`` (`maintain`) or has many rounds (`expect`, about how many there are), and differential dataflow
         otherwise: a change then costs what differs by it. By rounds, and on arrays that pull, the loop runs again in
-        each epoch in which one of its inputs changes. The result is the same in every mode.
+        each epoch in which one of its inputs changes. On arrays, a loop that spreads runs on ``one`` worker or on
+        ``all``, as `spread_over` says; ``auto`` takes what costs less, if it is known how many rows the inputs have
+        (`expect` of `flow.input`). The result is the same in every mode.
 
         With `at`, a column or an expression, the loop starts empty, and each of these rows enters it at the round that
         `at` gives for it. Then `body` takes a second argument, the rows that have entered so far, and has to put them
@@ -941,8 +971,8 @@ class Collection(Rows):
         [(3,), (6,)]
         """
         return iterate(
-            self, body, rounds=rounds, until=until, at=at, key=key, mode=mode, maintain=maintain, expect=expect,
-            name=name, patience=patience,
+            self, body, rounds=rounds, until=until, at=at, key=key, mode=mode, spread_over=spread_over,
+            maintain=maintain, expect=expect, name=name, patience=patience,
         )  # fmt: skip
 
     def iterate_delta(
@@ -956,6 +986,7 @@ class Collection(Rows):
         missing: str = "drop",
         rounds: int | None = None,
         mode: str = "auto",
+        spread_over: str = "auto",
         maintain: str = "auto",
         expect: int | None = None,
         name: str | None = None,
@@ -977,8 +1008,14 @@ class Collection(Rows):
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 
         With `rounds`, there are at most so many rounds. A loop without `rounds` that still changes after `patience`
-        rounds is an error. `mode`, `maintain` and `expect` are as in `iterate`, except that rounds are called
-        ``superstep`` here. `name` is what the loop is called.
+        rounds is an error. `spread_over`, `maintain` and `expect` are as in `iterate`. `name` is what the loop is
+        called.
+
+        `mode` says how the loop is run; the result is the same. In a ``superstep`` all messages of a round are there
+        before the next one begins: on arrays, if a best value spreads along edges, and otherwise by rounds, as in
+        `iterate`. In ``microstep`` there are no rounds, and the best rows are worked on first, on arrays too. By
+        ``differential`` dataflow every loop runs. ``auto`` takes microsteps on arrays where it can, and otherwise what
+        `iterate` takes.
 
         >>> import polars as pl, riverrun as rr
         >>> from riverrun.testing import once
@@ -1002,7 +1039,7 @@ class Collection(Rows):
         [(1, 0), (2, 6), (3, 2)]
         """
         return iterate_delta(
-            self, workset, key, body, send, better, missing, rounds, mode, maintain, expect, name, patience
+            self, workset, key, body, send, better, missing, rounds, mode, spread_over, maintain, expect, name, patience
         )  # fmt: skip
 
     # -- inside

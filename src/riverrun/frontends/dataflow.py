@@ -28,7 +28,7 @@ import pyarrow as pa
 from riverrun.attributes import missing_attribute
 from riverrun.engine.coordinator.membership import Policy
 from riverrun.errors import PlanError, users_line
-from riverrun.frontends.arguments import not_a_collection
+from riverrun.frontends.arguments import is_count, not_a_collection
 from riverrun.frontends.collection import Collection, clock
 from riverrun.frontends.collections.derivation import Unique, noted
 from riverrun.frontends.elsewhere import DATAFLOW
@@ -80,6 +80,7 @@ class Dataflow:
         key: str | Sequence[str] | None = None,
         *,
         checked: bool = False,
+        expect: int | None = None,
     ) -> Collection:
         """Declare rows that come from outside. A run takes them under this `name`: ``run.insert(name, rows)``.
 
@@ -87,7 +88,8 @@ class Dataflow:
         schema, a class with annotations, or a frame that looks like the rows. With a `key`, one column or several, a
         row replaces the row with the same key (`Run.upsert`), and a row is deleted by its key alone. With
         ``checked=True``, an epoch that deletes a row that is not there is refused. To check that, the input keeps a
-        copy of its rows.
+        copy of its rows. `expect` is about how many rows there will be, if you know it: the plan may be another one for
+        many rows (`explain`), with the same results.
         """
         columns = as_schema(schema, f"declare input {show(name)}")
         if not columns.names:
@@ -97,6 +99,12 @@ class Dataflow:
                 hint='declare at least one column: {"id": pl.Int64}',
             )
         check_flag(checked, "checked")
+        if expect is not None and not is_count(expect):
+            raise PlanError(
+                "plan.expect",
+                f"cannot expect {show(expect)} rows of input {show(name)}: that is a whole number from 1 on",
+                hint="leave it out where you do not know it",
+            )
         check_name(name)
         if name == CLOCK:
             raise PlanError(
@@ -114,6 +122,7 @@ class Dataflow:
                     CheckRows(name), [moved], columns, f"{name}:rows", all_columns
                 )
             self._declare(name, "input", self._inputs, collection)
+            self._expect(collection, expect)
             return collection
         if checked:
             raise PlanError(
@@ -141,7 +150,12 @@ class Dataflow:
         moved = Collection(self._builder, port)._exchanged(key_columns)
         last_rows = moved._add(Upsert(key_columns), [moved], columns, f"{name}:rows", key_columns)
         self._declare(name, "input", self._inputs, last_rows)
+        self._expect(last_rows, expect)
         return noted(last_rows, Unique(key_columns))
+
+    def _expect(self, collection: Collection, rows: int | None) -> None:
+        if rows is not None:
+            self._builder.expected[collection._port.node] = rows
 
     def output(self, name: str, collection: Collection) -> None:
         """Declare a result: a run can read the `collection` under this `name`.

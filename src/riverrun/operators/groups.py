@@ -46,8 +46,15 @@ def group_name(frame: pl.DataFrame, new_names: Iterable[str]) -> str:
 def grouped(
     frame: pl.DataFrame, key: Iterable[str], group: str, numbers: np.ndarray[Any, Any]
 ) -> Any:
-    """A frame grouped by the key and by a number for each row. The numbers are no column that a selector could see."""
-    return frame.group_by(*key, pl.Series(group, numbers, pl.Int64), maintain_order=True)
+    """A frame grouped by a number for each row, in a column called `group`, which no selector sees.
+
+    Rows of one number are of one key. Selectors leave out the columns of the key, as in Polars. So the numbers stand
+    under the names of the key too: a column with the name of a computed key has other values than the key.
+    """
+    names = (*key, group)
+    return frame.group_by(
+        *[pl.Series(name, numbers, pl.Int64) for name in names], maintain_order=True
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class PolarsGroups(_WholeGroups):
 
     expressions: tuple[pl.Expr, ...] = ()
     key: tuple[str, ...] = ()
-    """The columns of the key among `columns` that selectors leave out, as in Polars; none where nothing selects."""
+    """The columns with the name of a key, which selectors leave out, as in Polars; none where nothing selects."""
 
     @property
     def code(self) -> str:

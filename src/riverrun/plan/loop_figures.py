@@ -110,11 +110,19 @@ def loop_of(node: Node) -> str | None:
     return node.name.rpartition(":")[0] if node.operator.runs_loop else None
 
 
+def parts_of_loops(plan: Plan) -> set[int]:
+    """The numbers of the scopes that are parts of a loop which one node tells of (`Operator.is_part_of_loop`)."""
+    return {node.scope.number for node in plan.nodes if node.operator.is_part_of_loop}
+
+
 def loops_of(plan: Plan) -> dict[str, tuple[str, ...]]:
     """The names of the loops of a plan, each with those of the loops around it, outermost first."""
     loops: dict[str, tuple[str, ...]] = {}
+    parts = parts_of_loops(plan)
     paths: dict[int, tuple[str, ...]] = {}  # of each scope: the loops around its nodes
     for node in plan.nodes:
+        if node.scope.number in parts:
+            continue
         scopes, scope = [], node.scope
         while scope.number not in paths and scope.parent is not None:
             scopes.append(scope)

@@ -176,6 +176,9 @@ class Operator:
     runs_loop: ClassVar[bool] = False
     """Whether the actor runs all rounds of a loop by itself, and tells what they did (`Actor.rounds`). The name of the
     loop is that of the node up to its last colon."""
+    is_part_of_loop: ClassVar[bool] = False
+    """Whether the loop that the node is in is a part of another one, which a node outside of it tells of
+    (`runs_loop`)."""
 
     # -- its part in the program
 
@@ -241,6 +244,17 @@ class Operator:
         """Whether the operator adds equal rows of one time up before it does anything else with them. So it makes no
         difference whether equal rows come as one."""
         return self.copied_by is not None
+
+    @property
+    def pair_columns(self) -> Sequence[tuple[int, str]] | None:
+        """Of an operator that puts rows of two inputs together, by the keys of their arrangements: for each column of a
+        pair the input, and the name there. None for the others."""
+        return None
+
+    @property
+    def by_row(self) -> bool:
+        """Whether each row that is given is made of one row that was taken, with the same diff, by that row alone."""
+        return False
 
     @property
     def takes_back(self) -> bool:
@@ -363,6 +377,10 @@ class Linear(Operator):
         return self if not (self.steps_out or self.passes_all) and self.deterministic else None
 
     @property
+    def by_row(self) -> bool:
+        return not self.takes_back
+
+    @property
     def used(self) -> Sequence[int] | None:
         """The columns of the input that `apply` looks at; None for all."""
         return None
@@ -390,6 +408,10 @@ class Exchanging(Operator):
 
     def in_round(self, varying: Sequence[bool]) -> Operator | None:
         return self if self.deterministic else None
+
+    @property
+    def by_row(self) -> bool:
+        return True
 
     @property
     def adds_before(self) -> bool:

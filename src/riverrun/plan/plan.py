@@ -124,23 +124,50 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Shortcut:
+    """A way to the rows that a loop gives, which does without the loop."""
+
+    port: Port
+    """Where the rows are given."""
+    also: tuple[Port, ...] = ()
+    """Where further rows are given, in the order of `Choice.also`."""
+    over: str = "one"
+    """Which workers do the work: ``one`` or ``all``."""
+    loops: tuple[Scope, ...] = ()
+    """Loops of its own."""
+    edges: Port | None = None
+    """The rows that most of the work is about."""
+
+    @property
+    def ports(self) -> tuple[Port, ...]:
+        """All ports where rows are given."""
+        return (self.port, *self.also)
+
+
+@dataclass(frozen=True)
 class Choice:
-    """Two ways to the same rows: a loop, and a node outside of it that gives what the loop gives."""
+    """Several ways to the same rows: a loop, and others that give what the loop gives."""
 
     loop: Scope
     leave: Port
     """Where the rows leave the loop."""
-    instead: Port
-    """Where they are given without the loop."""
-    also: tuple[tuple[Port, Port], ...] = ()
-    """The same of further rows that leave the loop: both ports of each."""
+    ways: tuple[Shortcut, ...]
+    """The other ways; the loop itself is for those who look into it."""
+    over: str = "auto"
+    """Which workers the program asks for: ``one``, ``all``, or ``auto`` for those that cost less."""
+    also: tuple[Port, ...] = ()
+    """Where further rows leave the loop."""
     must: bool = False
     """Whether the loop as it is written gives other rows, and so must not be taken."""
 
     @property
-    def ends(self) -> dict[Port, Port]:
-        """All ports where rows leave the loop, each with the port where they are given without it."""
-        return {self.leave: self.instead, **dict(self.also)}
+    def leaves(self) -> tuple[Port, ...]:
+        """All ports where rows leave the loop."""
+        return (self.leave, *self.also)
+
+    def ends(self, way: Shortcut) -> dict[Port, Port]:
+        """All ports where rows leave the loop, each with the port where they are given by another way."""
+        return dict(zip(self.leaves, way.ports, strict=True))
 
 
 @dataclass(frozen=True)
@@ -172,6 +199,8 @@ class Plan:
     """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
     reasons: tuple[Reason, ...] = ()
     """What the optimizer has changed."""
+    expected: Mapping[int, int] = field(default_factory=dict)
+    """How many rows the user expects at a node, by its number, before the optimizer has moved nodes."""
     written: Plan | None = field(default=None, repr=False)
     """The plan as it was before the optimizer moved or left out states of it; None where that is this plan. The
     identities of a program are those of this plan."""
@@ -445,6 +474,8 @@ class PlanBuilder:
     """Why a loop, by the number of its scope, has no other way than its nodes."""
     by_rounds: dict[int, str] = field(default_factory=dict)
     """Of a loop by rounds, by the number of its scope, how long it goes on, and why it is by rounds."""
+    expected: dict[int, int] = field(default_factory=dict)
+    """How many rows the user expects at a node, by its number."""
     shared: dict[Any, Any] = field(default_factory=dict)
     """Nodes that front ends add once and use again, such as arrangements and rows that entered a loop, by their own
     keys."""
@@ -580,6 +611,7 @@ class PlanBuilder:
             tuple(self.choices),
             dict(self.differential),
             dict(self.by_rounds),
+            expected=dict(self.expected),
         )
         _ = plan.topology
         for node in plan.nodes:

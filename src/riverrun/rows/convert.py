@@ -140,8 +140,19 @@ class _Declared:
             f"cannot {attempt}: {where} {show(refused)}, {with_article(type(refused).__name__)}; "
             "the columns are: "
             f"{listed(self.names)}",
-            hint="give a frame, a dict of columns, a list of rows (dicts, tuples, dataclasses), or one row",
+            hint="give a frame, a dict of columns, a list of rows (dicts, tuples, dataclasses), or one row"
+            if row is None
+            else "a list of rows has a tuple, a dict or a dataclass for each row; one row is a list too: [row]",
             given=type(refused).__name__,
+        )
+
+    def _refuse_mixed(self, first: Any, other: Any, attempt: str, row: int) -> NoReturn:
+        raise SchemaError(
+            "schema.not_rows",
+            f"cannot {attempt}: row 0 is {with_article(type(first).__name__)} and row {row} is "
+            f"{with_article(type(other).__name__)}, and rows by position cannot mix with rows by name",
+            hint=f"give all rows as tuples, in the order of the columns ({listed(self.names)}), or all as dicts",
+            row=row,
         )
 
     def _row_or_columns(self, row_or_columns: Any, attempt: str) -> pa.RecordBatch:
@@ -263,7 +274,7 @@ class _Declared:
 
     def _rows(self, rows: list[Any], attempt: str) -> pa.RecordBatch:
         if not rows:
-            return self._batch([pa.array([], each.kind) for each in self.converters])
+            return self._batch([pa.nulls(0, each.kind) for each in self.converters])
         kind = type(rows[0])
         if kind is tuple or kind is list:
             if len(rows) == 1:
@@ -277,6 +288,8 @@ class _Declared:
         for at, row in enumerate(rows):
             fields = fields_of(row)
             if fields is None:
+                if at and isinstance(row, tuple | list):
+                    self._refuse_mixed(rows[0], row, attempt, at)
                 self._refuse(row, attempt, at)
             named.append(fields)
         return self._batch(self._mappings(named, attempt))
@@ -285,6 +298,8 @@ class _Declared:
         width = len(self.names)
         for at, row in enumerate(rows):
             if not isinstance(row, tuple | list):
+                if fields_of(row) is not None:
+                    self._refuse_mixed(rows[0], row, attempt, at)
                 self._refuse(row, attempt, at)
             if len(row) != width:
                 raise SchemaError(
@@ -301,10 +316,12 @@ class _Declared:
             for at, converter in enumerate(self.converters)
         ]
 
-    def _mappings(self, rows: Sequence[Mapping[str, Any]], attempt: str) -> list[pa.Array]:
+    def _mappings(self, rows: Sequence[Any], attempt: str) -> list[pa.Array]:
         width = len(self.names)
         for at, row in enumerate(rows):
             if not isinstance(row, Mapping):
+                if isinstance(row, tuple | list):
+                    self._refuse_mixed(rows[0], row, attempt, at)
                 self._refuse(row, attempt, at)
             if len(row) != width and not self.optional:
                 self._check_names(list(row), attempt, at)

@@ -150,7 +150,16 @@ class ValueConverter:
         self, row: int, value: Any, reason: str, attempt: str, cause: Exception
     ) -> NoReturn:
         missing = value is None and not self.field.nullable
-        expected = _expected(self.text) + (" or None" if self.field.nullable else "")
+        inside, item, kind = _first_misfit(value, self.text)
+        if inside and not reason.startswith("of its "):
+            reason = f"{inside}{reason}"
+        is_wide = _is_integer(item) and family(kind) == "integer"
+        expected = _bounds(kind) if is_wide else _expected(kind)
+        if inside:
+            expected = f"{_expected(self.text)} in which each value is {expected}"
+        expected += " or None" if self.field.nullable else ""
+        if is_wide:
+            expected += "; or declare a type with more digits, such as pl.Decimal(38, 0)"
         if isinstance(self.field.type, EnumType) and isinstance(value, str):
             expected = "one of them, or declare the enum with this category too"
         raise SchemaError(
@@ -453,6 +462,38 @@ def _reason(failure: Exception, kind: pa.DataType, value: Any) -> str:
     if what == "decimal":
         return f"the type has {kind.precision - kind.scale} digits before the point and {kind.scale} behind it"
     return str(failure).split("\n")[0]
+
+
+def _first_misfit(value: Any, kind: pa.DataType) -> tuple[str, Any, pa.DataType]:
+    """The first value inside a list or a struct that cannot be taken: where it is in words, the value, and its type.
+    Otherwise the value itself, which is nowhere inside."""
+    inner: list[tuple[str, Any, pa.DataType]] = []
+    if family(kind) == "list" and isinstance(value, list | tuple):
+        inner = [(f"of its item {show(item)}, ", item, kind.value_type) for item in value]
+    elif family(kind) == "struct" and isinstance(value, Mapping):
+        inner = [
+            (f"of its field {field.name!r}, ", value[field.name], field.type)
+            for field in kind
+            if field.name in value
+        ]
+    for where, item, its in inner:
+        try:
+            pa.array([_exact(item, its)], its)
+        except (_Misfit, *_FAILURES):
+            _, deepest, its_kind = _first_misfit(item, its)
+            return where, deepest, its_kind
+    return "", value, kind
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _bounds(kind: pa.DataType) -> str:
+    bits = kind.bit_width
+    if pa.types.is_unsigned_integer(kind):
+        return f"an int from 0 to 2**{bits} - 1"
+    return f"an int from -2**{bits - 1} to 2**{bits - 1} - 1"
 
 
 def _expected(kind: pa.DataType) -> str:

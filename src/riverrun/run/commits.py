@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from riverrun.errors import listed
 from riverrun.interrupts import Interrupt, check, is_interrupt
 from riverrun.run.inputs import RunInput
 from riverrun.run.pacing import Pacing
@@ -58,6 +59,8 @@ class _Committing:
     epoch: int | None = None
     """The epoch that is waited for; None as long as no epoch was made."""
     rows: int = 0
+    told: frozenset[int] = frozenset()
+    """Refused epochs of which the notes of calls before this one have told."""
 
 
 class Commits:
@@ -82,6 +85,7 @@ class Commits:
         self._check_open = check_open
         self._check_outside = check_outside
         self._last: _Committing | None = None
+        self._told: frozenset[int] = frozenset()
 
     def has(self, epoch: int) -> bool:
         """Whether the results of an epoch are complete."""
@@ -91,7 +95,7 @@ class Commits:
         """In a call that is `whole`: make an epoch of the rows that are gathered; with `wait`, return when it is
         complete."""
         self._check_outside("commit")
-        this = self._last = _Committing(self._cluster.completed)
+        this = self._last = _Committing(self._cluster.completed, told=self._told)
         try:
             self._make(this, wait)
             check()
@@ -147,7 +151,7 @@ class Commits:
 
     @whole
     def _await(self, epoch: int, rows: int) -> None:
-        this = self._last = _Committing(self._cluster.completed, epoch, rows)
+        this = self._last = _Committing(self._cluster.completed, epoch, rows, self._told)
         try:
             self.complete(epoch, rows)
             check()
@@ -192,15 +196,19 @@ class Commits:
             "next call that waits does the epoch",
         }[self._cluster.standing(epoch)]
         others = self._others(this)
+        self._told = frozenset(
+            {each for each in self._told if each >= self._cluster.completed} | {epoch, *others}
+        )
         if others:
-            note += f"; epoch {', '.join(map(str, others))}, which was under way, was refused too"
+            note += f"; {_also_refused(others)}"
         return note
 
     def _others(self, this: _Committing) -> list[int]:
         """The other epochs that were under way when a call was interrupted, and were refused with its own epoch."""
         if this.epoch is None:
             return []
-        return self._cluster.refused_by_interrupt(this.before, this.epoch)
+        refused = self._cluster.refused_by_interrupt(this.before, this.epoch)
+        return [epoch for epoch in refused if epoch not in this.told]
 
     def status(self) -> dict[str, Any] | None:
         """What became of the last call that made an epoch or waited for one; None before the first."""
@@ -214,6 +222,18 @@ class Commits:
             "outcome": outcome,
             "others": self._others(this),
         }
+
+
+def _also_refused(epochs: list[int]) -> str:
+    """
+    >>> _also_refused([1])
+    'epoch 1, which was under way, was refused too'
+    >>> _also_refused([0, 1])
+    'epochs 0, 1, which were under way, were refused too'
+    """
+    if len(epochs) == 1:
+        return f"epoch {epochs[0]}, which was under way, was refused too"
+    return f"epochs {listed(epochs)}, which were under way, were refused too"
 
 
 def _count(rows: int) -> str:

@@ -45,6 +45,8 @@ from riverrun.runtime.health.signs import Balance
 from riverrun.runtime.stored_outputs import describe_outputs
 from riverrun.storage.store import Storage
 
+LEAST_MEMORY = 64 << 10
+"""The least budget of memory, in bytes. Whoever asks for less has left out the unit: no state of use is so small."""
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _ELSEWHERE = {
     "patience": "the seconds that a storage which fails is waited for are storage_timeout=",
@@ -266,7 +268,7 @@ def _checkpoint(value: object, short: Mapping[str, Any]) -> Checkpoint | None:
     lonely = {name: short[name] for name in short if _HOMES[name] is Checkpoint}
     Checkpoint(".", **lonely)  # the values are checked all the same
     for name, chosen in lonely.items():
-        if chosen and name not in ("every", "retain"):
+        if chosen:
             raise PlanError(
                 "plan.run",
                 f"cannot run with {name}={show(chosen)} and no checkpoint path: nothing outlives the run",
@@ -312,11 +314,34 @@ def _unknown(name: str, value: object) -> PlanError:
 
 def check_on(options: RunOptions, carrier: Carrier, workers: int) -> None:
     """Refuse options that make no sense at the place where the workers are to live, or with this number of workers."""
-    check_count("workers", workers, hint='leave it out, or give workers=1 or workers="auto"')
+    hint = 'leave it out, or give workers=1 or workers="auto"'
+    check_workers(workers, carrier, "run with", hint)
     check_count("history", options.history)
     path = None if options.checkpoint is None else options.checkpoint.path
     _check_place(carrier, options.timeout, options.security.tls, options.seed, path)
+    silence = options.recovery.silence
+    if silence != SILENCE and "silence" not in carrier.takes:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with silence={show(silence)} {carrier.place}: a worker that is no process of its own cannot "
+            "be lost alone",
+            hint='leave it out, or run with workers as processes: flow.run(on="processes", workers=2, silence=...)',
+        )
     _check_balance(options.recovery, workers, carrier, is_durable=options.checkpoint is not None)
+
+
+def check_workers(workers: object, carrier: Carrier, attempt: str, hint: str) -> None:
+    """Refuse what is no number of workers, and more workers than make sense at the place where they are to live."""
+    check_count("workers", workers, attempt, hint)
+    most = carrier.most_workers
+    if most is not None and isinstance(workers, int) and workers > most:
+        raise PlanError(
+            "plan.run",
+            f"cannot {attempt} workers={workers} {carrier.place}: {most} is the most, since each step connects every "
+            "worker with every other one, in one thread",
+            hint='more workers than cores do not help: flow.run(on="processes", workers="auto") uses all cores of this '
+            'machine, on="spark" those of a cluster',
+        )
 
 
 def _check_every(distance: object) -> None:
@@ -420,10 +445,10 @@ def as_seconds(duration: object) -> float | None:
 
 
 def as_bytes(amount: object) -> int | None:
-    """An amount of memory, as a number of bytes or written like "2g".
+    """A budget of memory, as a number of bytes or written like "2g".
 
-    >>> as_bytes("512m"), as_bytes(1000), as_bytes(None)
-    (536870912, 1000, None)
+    >>> as_bytes("512m"), as_bytes(100_000), as_bytes(None)
+    (536870912, 100000, None)
     """
     if amount is None:
         return None
@@ -439,6 +464,13 @@ def as_bytes(amount: object) -> int | None:
             "plan.run",
             f"cannot run with memory={amount!r}: that is a number of bytes, or text like '512m' or '2g'",
             hint="it is how much state each worker keeps in memory; the rest is in files",
+        )
+    if size < LEAST_MEMORY:
+        raise PlanError(
+            "plan.run",
+            f"cannot run with memory={amount!r}: that is {size} bytes, and a worker needs at least {LEAST_MEMORY} "
+            "(64 KB)",
+            hint="a number is one of bytes; write a unit: memory='512m' or memory='2g'",
         )
     return size
 

@@ -64,9 +64,9 @@ from riverrun.run.history import History
 from riverrun.run.inputs import RunInput
 from riverrun.run.options import (
     RunOptions,
-    check_count,
     check_flag,
     check_timeout,
+    check_workers,
     cluster_request,
     identity_of,
 )
@@ -110,7 +110,7 @@ class Run:
 
     def __init__(self, plan: Plan, options: RunOptions) -> None:
         freeze()  # before there is anything of this run
-        carrier = carrier_of(options.on)
+        carrier = self._carrier = carrier_of(options.on)
         if options.checkpoint is None:
             plan = narrowed(plan)
         request = cluster_request(plan, options, carrier)
@@ -435,12 +435,8 @@ class Run:
         Epochs go on until new workers are there. Then, between two epochs, keys move to them; a key whose owner stays
         the same does not move.
         """
-        check_count(
-            "workers",
-            workers,
-            attempt="scale to",
-            hint="give the number of workers to go on with: scale(4)",
-        )
+        hint = "give the number of workers to go on with: scale(4)"
+        check_workers(workers, self._carrier, "scale to", hint)
         self._check_outside("scale")
         self._pacing.finish_released()
         self._cluster.scale(workers)

@@ -114,8 +114,11 @@ class Carrier(ABC):
     place: ClassVar[str]
     """The place in words, as error messages say it: "on Spark"."""
     takes: ClassVar[frozenset[str]] = frozenset()
-    """Those of the options "seed", "tls" and "balance" that make sense at this place; not every place has them.
-    "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
+    """Those of the options "seed", "tls", "silence" and "balance" that make sense at this place; not every place has
+    them. "storage" means that a checkpoint may be an opened `Storage`, and not only its path or URL."""
+
+    most_workers: ClassVar[int | None] = None
+    """The greatest number of workers that makes sense at this place; None where something else bounds it."""
 
     @abstractmethod
     def start(self, request: ClusterRequest) -> CarriedRun:

@@ -542,6 +542,9 @@ class LocalCarrier(Carrier):
 
     place = "in this process"
     takes = frozenset({"seed", "storage"})
+    most_workers = 256
+    """Each step that moves rows connects every worker with every other one: in one thread, 512 workers take many
+    seconds for an epoch of one row, and more of them have no use."""
 
     def start(self, request: ClusterRequest) -> CarriedRun:
         return LocalCluster(

@@ -316,7 +316,7 @@ class ProcessCarrier(Carrier):
     """The carrier for ``on="processes"``."""
 
     place = "in processes of this machine"
-    takes = frozenset({"balance"})
+    takes = frozenset({"balance", "silence"})
 
     def start(self, request: ClusterRequest) -> CarriedRun:
         return ProcessCluster(request)

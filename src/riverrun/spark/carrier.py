@@ -18,7 +18,7 @@ class SparkCarrier(FrameCarrier):
     """Workers are tasks of a session."""
 
     place = "on Spark"
-    takes = frozenset({"tls", "balance"})
+    takes = frozenset({"tls", "balance", "silence"})
 
     def start(self, request: ClusterRequest) -> CarriedRun:
         return SparkCluster(

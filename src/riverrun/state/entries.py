@@ -81,6 +81,21 @@ CALLS: dict[str, tuple[str, ...]] = {
         "i8[1] i8[1] i8[1] u4[1] i8[1] f8[1] i8[1] i8[1] i8[1] f8[1] f8[1] f8[1]",
     ),
     "iterations.pulling.widen": ("f8[1] f8[1]",),
+    "iterations.shared_spreading.empty_outbox": (
+        "i8[2] i4[2] i1[2] i4[2] i4[1] i8[1] i8[1] i8[1] i8[1]",
+    ),
+    "iterations.shared_spreading.hear": (
+        "i8 i4[1] i8[1] i8[1] i8[1] i8[1] i8[2] i4[2] i1[2] i4[2] i4[2] i4[2] i8[1] i8[1]",
+    ),
+    "iterations.shared_spreading.lose": (
+        "i8[2] i1[2] i8[3] i4[2] i8[2] i4[2] i4[1] i8[2] i4[1] i8[1] i8[1] i4[2] i8[1] i8[1]",
+    ),
+    "iterations.shared_spreading.turn": (
+        "i8 b i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[2] i4[1] i4[1] i4[2] i4[2] i8[1] i8[1]",
+    ),
+    "iterations.shared_spreading.work": (
+        "i8 i8 i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i4[2] i4[2] i8[1] i8[1]",
+    ),
     "iterations.slots.fill_table": ("i4[1] i8[1] u8[1] i8 i8",),
     "iterations.slots.find_rows": ("i8[2] i8 i8 u8[1] i4[1] u8[1] i8[1] i8[1] i8[1] i4[1]",),
     "iterations.slots.find_words": ("i8[2] i8 i8 i4[1] i8[1] i8[1] i4[1]",),
@@ -88,6 +103,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "iterations.spreading.forget": ("i1[2] i4[1] i4[1]",),
     "iterations.spreading.list_changes": ("i8[2] i4[2] i1[2] i4[1] i8[2] i8[1] i1[1]",),
     "iterations.spreading.put_values": ("i4[1] i8[1] i1[1] i8[1] i8[2] i4[2] i1[2]",),
+    "iterations.spreading.resolve_doubts": ("i8[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i8[1]",),
     "iterations.spreading.roll_back": ("i8[2] i4[2] i1[2] i4[1] i4[2] i8",),
     "iterations.spreading.settle": (
         "i8[2] i4[2] i1[2] i8[3] i4[2] i8[2] i4[2] i8[1] i4[1] i8[2] i4[1] i4[2] i4[2] i8[1] i8[1] i8[2]",

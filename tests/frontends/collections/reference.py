@@ -184,7 +184,10 @@ class Bag:
     def group_by(self, *columns: Any, **named: Any) -> Groups:
         key = {_output_name(column): column for column in _flat(columns)} | named
         computed = {name: e for name, e in key.items() if not (isinstance(e, str) and e == name)}
-        return Groups(self.with_columns(**computed) if computed else self, list(key))
+        apart = {name: name in computed and name in self.columns for name in key}
+        places = {name: f"key of {name}" if apart[name] else name for name in key}
+        bag = self.with_columns(**{places[name]: e for name, e in computed.items()})
+        return Groups(bag if computed else self, list(places.values()), list(places))
 
     def count(self, name: str = "count") -> Bag:
         return self.group_by().count(name)
@@ -412,11 +415,12 @@ def _are_close(before: Bag, after: Bag, key: Sequence[str], until: LittleMoved) 
 
 
 class Groups:
-    """A bag, and the columns by which its rows are grouped."""
+    """A bag, the columns by which its rows are grouped, and what results call these columns."""
 
-    def __init__(self, bag: Bag, key: list[str]) -> None:
+    def __init__(self, bag: Bag, key: list[str], called: list[str] | None = None) -> None:
         self.bag = bag
         self.key = key
+        self.called = called or key
 
     def groups(self) -> dict[Row, Counter[Row]]:
         places = [self.bag.columns.index(name) for name in self.key]
@@ -433,7 +437,9 @@ class Groups:
         return group.frame(listed)
 
     def _keys(self) -> Schema:
-        return {name: self.bag.schema[name] for name in self.key}
+        return {
+            name: self.bag.schema[place] for name, place in zip(self.called, self.key, strict=True)
+        }
 
     def agg(self, *aggregates: Any, name: str | None = None, **named: Any) -> Bag:
         wanted = {_aggregate_name(each): each for each in _flat(aggregates)} | named

@@ -544,10 +544,11 @@ def test_an_algorithm_without_one_of_its_columns(name, missing):
 OTHERS = {
     "Collection": "others function schema other name step size offset after epochs late suffix how state rule "
     "closed idle progress requests side body rounds mode patience predicates times inner "
-    "workset send better missing until maintain expect",
+    "workset send better missing until maintain expect spread_over",
     "Grouped": "function schema many name k descending collection",
-    "Dataflow": "name collection schema checked around make inputs outputs tables value time start compact compaction "
-    "sweep accelerate replies_first workers checkpoint history seed on memory timeout recovery security short",
+    "Dataflow": "name collection schema checked expect around make inputs outputs tables value time start "
+    "compact compaction sweep accelerate replies_first workers checkpoint history seed on memory "
+    "timeout recovery security short",
     "Run": "live timeout name epoch wait rows kind function start workers frame mode stream checkpoint "
     "trigger path storage_options",
     "Result": "name schema portions epoch spark",

@@ -99,7 +99,8 @@ SELECTING = {
 }  # fmt: skip
 GROUPINGS = {
     "first": ["a"], "middle": ["b"], "last": ["z"], "two": ["b", "a"], "expression": [(a % 2).alias("k")],
-    "added": [(a % 2).alias("k"), "b"],
+    "added": [(a % 2).alias("k"), "b"], "over_a_column": [a % 2], "over_two": [(x > 2).alias("b"), a % 2],
+    "over_another": [x.alias("z"), "b"],
 }  # fmt: skip
 
 
@@ -118,6 +119,12 @@ def test_selectors_are_those_of_polars(name, key):
         with pytest.raises(rr.PlanError, match="'q' has more than one occurrence") as refused:
             build(lambda rows: rows.group_by(*by).agg(**wanted), {"rows": schema})
         assert "a selector that stands for several columns" in refused.value.hint
+        return
+    if "q" not in expected.columns:
+        with pytest.raises(
+            rr.PlanError, match=r"into 'q': the selector in .* stands for no column"
+        ):
+            build(lambda rows: rows.group_by(*by).agg(**wanted), {"rows": schema})
         return
     flow = build(lambda rows: rows.group_by(*by).agg(n=rr.count(), **wanted), {"rows": schema})
     with flow.run() as run:
@@ -142,6 +149,63 @@ KEYS = {
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_each_aggregate(name, seed):
     check(lambda rows: rows.group_by("a").agg(**AGGREGATES[name]), ROWS, seed=seed)
+
+
+@pytest.mark.drawn
+@pytest.mark.parametrize("seed", seeds(2, soak=12))
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_each_aggregate_sees_the_column_and_not_the_key_of_its_name(name, seed):
+    check(lambda rows: rows.group_by(a % 2, x="b").agg(**AGGREGATES[name]), ROWS, seed=seed)
+
+
+def test_a_key_with_the_name_of_a_column_is_the_key_of_polars():
+    schema, rows = {"shop": pl.Int64, "v": pl.Int64}, [(1, 10), (1, 20), (2, 30), (4, 40)]
+    shop, by = pl.col("shop"), {"shop": pl.col("shop") % 2}
+    wanted = {
+        "total": shop.sum(),
+        "key shop": shop.max(),
+        "all": pl.all().sum(),
+        "q": shop.max() * 2,
+    }
+    ours = {"total": rr.sum("shop"), "key shop": rr.max("shop"), "q": 2 * rr.max("shop")}
+    expected = pl.DataFrame(rows, schema=schema, orient="row").group_by(**by).agg(**wanted)
+
+    def program(rows):
+        groups = rows.group_by(**by)
+        named = rows.group_by(shop % 2).named("keys")
+        return {
+            "ours": groups.agg(**ours),
+            "polars": named.agg(**wanted),
+            "keys": groups.agg(),
+            "n": groups.count(),
+        }
+
+    with build(program, {"rows": schema}).run() as run:
+        run.insert("rows", rows)
+        run.commit()
+        read = {
+            name: run.read(name).to_polars().sort("shop")
+            for name in ("ours", "polars", "keys", "n")
+        }
+    assert read["polars"].equals(expected.sort("shop"))
+    assert read["ours"].equals(expected.sort("shop").select("shop", *ours))
+    assert read["keys"].rows() == [(0,), (1,)]
+    assert read["n"].rows() == [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda groups: groups.top(1, by="v"),
+        lambda groups: groups.apply(len, {"n": pl.Int64}),
+    ],
+)
+def test_rows_of_a_group_do_not_have_two_columns_of_one_name(wrong):
+    rows = rr.Dataflow("two").input("rows", {"shop": pl.Int64, "v": pl.Int64})
+    for groups in (rows.group_by(shop=pl.col("shop") % 2), rows.group_by(shop="v")):
+        with pytest.raises(rr.PlanError, match="the key 'shop' is computed") as refused:
+            wrong(groups)
+        assert refused.value.hint == "give the key a name of its own: group_by(shop_key=...)"
 
 
 @pytest.mark.drawn

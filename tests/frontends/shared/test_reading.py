@@ -203,7 +203,7 @@ def declare(flow: rr.Dataflow, kind: str, *, key: str | None = None) -> Any:
         return flow.input("sold", ROWS, key=key)
     if kind == "state":
         return flow.state("sold", KEY, VALUE)
-    other = flow.inputs.get("other") or flow.input("other", ROWS)
+    other = flow.inputs["other"] if "other" in flow.inputs else flow.input("other", ROWS)
     return flow.output("sold", other)
 
 

@@ -391,7 +391,16 @@ def test_options_are_looked_at(tmp_path: Path, options: dict[str, Any], said: st
 
 
 @pytest.mark.parametrize(
-    "option", [{"storage_timeout": 1}, {"take_over": True}, {"from_checkpoint": 1}]
+    "option",
+    [
+        {"storage_timeout": 1},
+        {"take_over": True},
+        {"from_checkpoint": 1},
+        {"every": 5},
+        {"every": timedelta(seconds=1)},
+        {"retain": 3},
+    ],
+    ids=str,
 )
 def test_options_that_need_a_path(option: dict[str, Any]) -> None:
     with pytest.raises(PlanError, match="no checkpoint path"):

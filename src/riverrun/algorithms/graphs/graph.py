@@ -15,6 +15,8 @@ import riverrun as rr
 
 NODES = {"edges": ("src", "dst"), "nodes": ("node",), "sources": ("node",)}
 """For each argument, the columns that hold nodes."""
+MORE = {("cycles", "edges"): ("time",), ("shortest_paths", "edges"): ("weight",)}
+"""For an argument of an algorithm, the other columns that it has to have."""
 _inside_algorithm: ContextVar[bool] = ContextVar("_inside_algorithm", default=False)
 """Whether an algorithm is being built. If it calls another algorithm, its arguments were checked already."""
 P = ParamSpec("P")
@@ -48,10 +50,15 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
         if _inside_algorithm.get():
             return function(*arguments, **named)
         bound = signature.bind(*arguments, **named)
+        kinds: list[tuple[str, pl.DataType]] = []
         for name, columns in NODES.items():
             rows = values.get(name)
             if isinstance(rows, rr.Collection):
-                check_columns(rows, *columns)
+                _check_argument(rows, name, called, (*columns, *MORE.get((called, name), ())))
+                kinds += [
+                    (f"{column!r} of {name}", rows.polars_schema[column]) for column in columns
+                ]
+                _check_alike(kinds, called)
                 check = NullNodes(called, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)
         token = _inside_algorithm.set(True)
@@ -126,6 +133,33 @@ def _one_of(value: Any) -> str:
 def _reversed(edges: rr.Collection) -> rr.Collection:
     swapped = {"src": "dst", "dst": "src"}
     return edges.select(**{name: swapped.get(name, name) for name in edges.columns})
+
+
+def _check_argument(rows: rr.Collection, name: str, called: str, columns: tuple[str, ...]) -> None:
+    """Refuse the rows of an argument that lack a column of the algorithm, in words that say which columns it takes."""
+    missing = [column for column in columns if column not in rows.columns]
+    if missing:
+        given = ", ".join(f'{column}="..."' for column in missing)
+        raise rr.PlanError(
+            "plan.column_unknown",
+            f"cannot take {name} of {called}: column {missing[0]!r} does not exist; there are: "
+            f"{', '.join(rows.columns)}",
+            hint=f"the {name} of {called} have the columns {', '.join(columns)}: "
+            f"{name}.with_columns({given}), or rename(...)",
+            column=missing[0],
+        )
+
+
+def _check_alike(kinds: list[tuple[str, pl.DataType]], called: str) -> None:
+    """Refuse columns of nodes of which some are numbers and others are not: no node would be in two of them."""
+    (first, one), *others = kinds
+    for column, kind in others:
+        if kind.is_numeric() != one.is_numeric():
+            raise rr.PlanError(
+                "plan.types_differ",
+                f"cannot compute {called}: {first} is {one} and {column} is {kind}, and both are nodes",
+                hint=f"nodes have one type: {column.rpartition(' ')[2]}.with_columns(...=pl.col(...).cast(pl.{one}))",
+            )
 
 
 def check_columns(rows: rr.Collection, *columns: str) -> None:

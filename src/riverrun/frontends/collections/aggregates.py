@@ -315,7 +315,8 @@ def max(column: Any) -> Aggregate:
 def first(column: Any, by: Any = None) -> Aggregate:
     """The value of a `column` in the first row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are first, the least of their values. A row whose `by` is null comes after all others.
+    Where several rows are first, the least of their values. A row whose `by` is null comes after all others; of several
+    columns one is compared after the other, and in each a null is after all values.
     """
     return Aggregate("first", _one(column, "first"), _order(by, "first"))
 
@@ -323,7 +324,8 @@ def first(column: Any, by: Any = None) -> Aggregate:
 def last(column: Any, by: Any = None) -> Aggregate:
     """The value of a `column` in the last row in the order of another column, or of several: ``by=["day", "hour"]``.
 
-    Where several rows are last, the least of their values. Rows whose `by` is null are passed over, unless all are.
+    Where several rows are last, the least of their values. Rows whose `by` is null are passed over, unless all are. Of
+    several columns one is compared after the other, and in each a null is before all values.
     """
     return Aggregate("last", _one(column, "last"), _order(by, "last"))
 

@@ -67,8 +67,15 @@ from riverrun.frontends.collections.loops import (
     Wider,
     check_arguments,
     check_limits,
-    check_mode,
+    check_over,
     check_upkeep,
+)
+from riverrun.frontends.collections.microsteps import (
+    SOLUTION,
+    WORKSET,
+    DeltaStep,
+    check_microsteps,
+    micro_loop,
 )
 from riverrun.frontends.collections.rounds import LoopEnd, Solution
 from riverrun.frontends.collections.rows import Rows, deepest
@@ -77,6 +84,7 @@ from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.iterations.only_row import OnlyRow
 from riverrun.operators.reduce import Reduce
+from riverrun.plan.plan import Shortcut
 from riverrun.rows.column_names import checked_columns
 from riverrun.rows.values import show
 from riverrun.state import Order
@@ -87,7 +95,7 @@ if TYPE_CHECKING:
 
 _METHOD = "iterate_delta"
 _MISSING = ("drop", "add")
-MODES = ("auto", "arrays", "superstep", "differential")
+MODES = ("auto", "superstep", "microstep", "differential")
 
 
 def iterate_delta(
@@ -100,6 +108,7 @@ def iterate_delta(
     missing: str,
     rounds: int | None,
     mode: str,
+    spread_over: str,
     maintain: str,
     expect: int | None,
     name: str | None,
@@ -128,7 +137,8 @@ def iterate_delta(
             hint='missing="drop" (the default) or missing="add"',
         )
     check_limits(_METHOD, rounds, patience, line)
-    check_mode(_METHOD, mode, line, MODES)
+    _check_mode(mode, line)
+    check_over(_METHOD, spread_over, line)
     check_upkeep(_METHOD, mode, maintain, expect, line)
     if rounds == 0:
         return solution
@@ -138,7 +148,9 @@ def iterate_delta(
         try:
             with solution._builder.whole_or_not():
                 loop = _DeltaLoop(solution, workset, keys, better, missing == "add", line)
-                way = Way(rounds, None, None, keys, mode, maintain, expect, name, patience, line)
+                way = Way(
+                    rounds, None, None, keys, mode, spread_over, maintain, expect, name, patience, line
+                )  # fmt: skip
                 return loop.close(step, send is not None, way)
         except Wider as wider:
             refusal = wider.refusal
@@ -147,6 +159,20 @@ def iterate_delta(
             else:
                 solution = widened(solution, wider.kinds)
     raise refusal
+
+
+def _check_mode(mode: Any, line: str) -> None:
+    """Refuse a way to run a delta iteration that there is not."""
+    if not is_one_of(mode, MODES):
+        raise PlanError(
+            "plan.mode",
+            f"cannot {_METHOD} with mode={show(mode)} ({line}): a delta iteration runs in supersteps, in microsteps, "
+            "or differentially",
+            hint="mode='microstep' runs on arrays, best rows first, and mode='superstep' round by round"
+            if mode == "arrays"
+            else "mode='auto' (the default) takes microsteps where the order of work does not show; the others are "
+            "mode='superstep', mode='microstep' and mode='differential'",
+        )
 
 
 def _step(body: Any, send: Any, attempt: str, line: str) -> Callable[..., Any]:
@@ -215,27 +241,45 @@ class _DeltaLoop:
         else:
             delta, following = self._called(step, solution.inside, workset.inside)
             before = len(builder.nodes)
+            if way.mode == "microstep":
+                taken = {solution.inside._port: SOLUTION, workset.inside._port: WORKSET}
+                check_microsteps(DeltaStep(taken, delta, following, loop), self._key, self._line)
         proposed = solution.fitting(delta, _METHOD, self._line)
         following_solution, parts = self._merged(solution.inside, proposed, first)
         accepted = parts.accepted
         if sends:
             following = self._sent(step, accepted)
+            if way.mode == "microstep":
+                taken = {accepted._port: WORKSET}
+                check_microsteps(DeltaStep(taken, accepted, following, loop), self._key, self._line)
         elif delta.scope is loop:
             _go_on_from(delta, accepted, before)
         following_workset = workset.close(following, _METHOD, self._line)
         closed = solution.close(following_solution, _METHOD, self._line)
 
-        def fast(at_loop: str) -> Collection:
+        def fast(at_loop: str) -> list[Shortcut]:
             if not sends:
                 raise NoShape("its body gives a delta and a workset, and not only messages")
             if way.rounds is not None:
                 raise NoShape("it has a number of rounds")
             if way.maintain == "restart":
                 raise NoShape("it runs from its start in each epoch")
-            shape = spread_of_send(
-                self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
-            )  # fmt: skip
-            return on_arrays(shape, way.patience, at_loop)
+            try:
+                shape = spread_of_send(
+                    self._start, self._workset, self._key, self._better, self._adds_keys, accepted, following,
+                )  # fmt: skip
+            except NoShape as why:
+                if way.mode != "microstep" or way.spread_over == "all":
+                    raise
+                wanted = following_workset.given.select(*self._start.columns)
+                messages = DeltaStep({accepted._port: WORKSET}, accepted, wanted, loop)
+                micro = micro_loop(
+                    messages, self._start, self._workset, self._key, self._better, self._adds_keys, way.patience,
+                    why, at_loop,
+                )  # fmt: skip
+                return [Shortcut(micro._port)]
+            is_superstep = way.mode == "superstep"
+            return on_arrays(shape, way.patience, at_loop, way.spread_over, supersteps=is_superstep)
 
         variables = [closed, following_workset]
         end = LoopEnd(key=self._key)

@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
 
-_WIDER = "compute with floats: rr.max(...).cast(pl.Float64) * 4"
+_WIDER = (
+    "compute with floats: rr.max(...).cast(pl.Float64) - rr.min(...).cast(pl.Float64), for instance"
+)
+_ONE_EACH = 'write an aggregation for each column: agg(a=pl.col("a").sum(), b=pl.col("b").sum())'
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,13 @@ class Grouped:
 
     collection: Collection
     key: tuple[str, ...]
+    """The columns of the key as results show them."""
+    places: tuple[str, ...]
+    """For each column of the key, its column in the collection. A key that is computed under the name of a column lies
+    in a column of another name, so that aggregates of that name see the column of the user's rows."""
     name: str | None = None
     added: tuple[str, ...] = ()
-    """Columns of the key that ``group_by`` computed: selectors in aggregations do not see them."""
+    """Columns of the collection that ``group_by`` computed: selectors in aggregations do not see them."""
 
     def named(self, name: str) -> Grouped:
         """The same groups, with a `name` for the step that keeps their state. A changed program finds the state by that
@@ -78,16 +85,18 @@ class Grouped:
             name: one_column(value, columns, attempt, expressions=True)
             for name, value in key.items()
         }
-        computed = {
-            name: value
-            for name, value in chosen.items()
-            if not isinstance(value, str) or value != name
-        }
+        computed: dict[str, Any] = {}
+        places: list[str] = []
+        for name, value in chosen.items():
+            place = name
+            if not isinstance(value, str) or value != name:
+                if name in columns:
+                    place = free_name(f"key {name}", [*columns, *chosen, *places])
+                computed[place] = value
+            places.append(place)
         if computed:
             collection = collection.with_columns(**computed)
-        return cls(
-            collection, tuple(key), added=tuple(name for name in computed if name not in columns)
-        )
+        return cls(collection, tuple(key), tuple(places), added=tuple(computed))
 
     def agg(self, *aggregates: Any, **named: Any) -> Collection:
         """One row for each group: the columns of its key, and some aggregates.
@@ -109,7 +118,8 @@ class Grouped:
                 hint=_HINT,
             )
         if not wanted:
-            return self.collection.select(*self.key).distinct(name=self.name)
+            keys = dict(zip(self.key, self.places, strict=True))
+            return self.collection.select(**keys).distinct(name=self.name)
         builder = _ReduceBuilder(self, dict(wanted))
         return builder.reduce(self.name)
 
@@ -138,6 +148,7 @@ class Grouped:
                 hint="for instance top(3, by='score')",
             )
         collection_ = self.collection
+        self._check_apart(f"take the top {k} rows of each group of {collection_._name}")
         if by is None:
             raise PlanError(
                 "plan.column",
@@ -217,6 +228,7 @@ class Grouped:
         result_schema = as_schema(schema, "declare what a function of a group gives")
         collection = self.collection
         self._check_new(result_schema.names)
+        self._check_apart(f"apply a function to each group of {collection._name}")
         arranged = collection._arranged(self.key)
         group_schema = self._group_schema(collection.schema)
         part = PythonGroups(
@@ -264,6 +276,20 @@ class Grouped:
                     column=name,
                 )
 
+    def _check_apart(self, attempt: str) -> None:
+        """Refuse a computed key with the name of a column, where rows would have both under one name."""
+        for name, place in zip(self.key, self.places, strict=True):
+            if name != place:
+                raise PlanError(
+                    "plan.column_twice",
+                    f"cannot {attempt}: the key {show(name)} is computed, and the rows have a column {show(name)} of "
+                    "their own",
+                    hint=f"give the key a name of its own: group_by({name}_key=...)"
+                    if name.isidentifier()
+                    else 'give the key a name of its own: .alias("key")',
+                    column=name,
+                )
+
 
 def check_count_name(collection: Collection, name: Any) -> None:
     """Refuse a name for the number of rows that is a column: the user probably means to count that column."""
@@ -301,7 +327,7 @@ def _directions(descending: Any, columns: int) -> list[bool]:
 def _name_of(aggregate: Any) -> str:
     """The name of an aggregate given by position: its alias, or else the name of the first aggregated column."""
     if not isinstance(aggregate, Value):
-        return output_name(aggregate, "aggregate")
+        return output_name(aggregate, "aggregate", _ONE_EACH)
     if aggregate.called is not None:
         return aggregate.called
     if isinstance(aggregate, Expression):
@@ -310,12 +336,32 @@ def _name_of(aggregate: Any) -> str:
     if len(aggregate.columns) != 1:
         return str(aggregate.kind)
     (column,) = aggregate.columns
-    return column if isinstance(column, str) else output_name(column, "aggregate")
+    return column if isinstance(column, str) else output_name(column, "aggregate", _ONE_EACH)
 
 
 def _is_no_amount(kind: pa.DataType) -> bool:
     """Whether values of a type can never be added up."""
     return family(kind) in ("text", "enum", "binary", "list", "struct")
+
+
+def _number_of(aggregate: Aggregate, kind: pa.DataType) -> str:
+    """How values that cannot be added up become numbers, as a hint; nothing where there is no one way."""
+    what = family(kind)
+    is_of_numbers = what == "list" and family(kind.value_type) in ("integer", "float", "decimal")
+    if what not in ("text", "enum") and not is_of_numbers:
+        return ""
+    of = aggregate.column
+    text = f'pl.col("{of}")' if isinstance(of, str) else "(...)"
+    if isinstance(of, pl.Expr) and of.meta.is_column():
+        text = f'pl.col("{of.meta.output_name()}")'
+    if what == "enum":  # Polars has no cast of an enum to a float
+        return (
+            f"its text as a number: rr.{aggregate.kind}({text}.cast(pl.String).cast(pl.Float64)), its place in the "
+            f"enum: rr.{aggregate.kind}({text}.to_physical()); "
+        )
+    if what == "list":
+        return f"a number of each list: rr.{aggregate.kind}({text}.list.sum().cast(pl.Float64)); "
+    return f"cast it: rr.{aggregate.kind}({text}.cast(pl.Float64)); "
 
 
 def _aggregated_twice(name: str) -> PlanError:
@@ -348,7 +394,8 @@ class _ReduceBuilder:
     result_fields: list[pa.Field] = field(default_factory=list)
 
     def reduce(self, name: str | None) -> Collection:
-        collection, key = self.grouped.collection, self.grouped.key
+        collection, key = self.grouped.collection, self.grouped.places
+        shown = dict(zip(self.grouped.key, key, strict=True))
         results = self._results()
         self._check()
         self._linear()
@@ -360,7 +407,7 @@ class _ReduceBuilder:
                     self._distinct(column, aggregate)
         self._polars()
         keys = [collection.schema.field(one) for one in key]
-        text = f"group by {', '.join(key) or 'nothing'}: " + ", ".join(
+        text = f"group by {', '.join(shown) or 'nothing'}: " + ", ".join(
             f"{column} = {aggregate}" for column, aggregate in self.wanted.items()
         )
         operator = Reduce(key, tuple(self.parts), text)
@@ -375,15 +422,15 @@ class _ReduceBuilder:
         columns, overflows = self._computed(reduced, results)
         attempt = f"aggregate {collection._name}"
         if not overflows:
-            return reduced._project({**{one: one for one in key}, **columns}, attempt)
+            return reduced._project({**shown, **columns}, attempt)
         names: dict[str, str] = {}
         flags: dict[str, pl.Expr] = {}
         for column, flag in overflows.items():
-            name = free_name(f"{column} overflows", [*key, *columns, *names])
-            names[name] = f"{column} = {results[column][0]} does not fit 64 bits"
+            name = free_name(f"{column} overflows", [*shown, *columns, *names])
+            names[name] = f"{column} = {results[column][0]} does not fit its type"
             flags[name] = flag
-        checked = reduced._project({**{one: one for one in key}, **columns, **flags}, attempt)
-        return checked._fitting(names, _WIDER, shown=key)
+        checked = reduced._project({**shown, **columns, **flags}, attempt)
+        return checked._fitting(names, _WIDER, shown=tuple(shown))
 
     def _computed(
         self, reduced: Collection, results: Mapping[str, Any]
@@ -424,14 +471,17 @@ class _ReduceBuilder:
         wanted, self.wanted = self.wanted, {}
         computed = any(isinstance(each, Expression) for each in wanted.values())
         columns: dict[Any, str] = {}
+        places = self.grouped.places
+        taken = {*places, *wanted}
         for name, aggregate in wanted.items():
             if not isinstance(aggregate, Expression):
-                self.wanted[name] = aggregate
+                column = free_name(name, taken) if name in places else name
+                taken.add(column)
+                self.wanted[column] = aggregate
+                results[name] = column
                 if computed:
-                    columns.setdefault(_identity(aggregate), name)
-        taken = {*self.grouped.key, *wanted}
+                    columns.setdefault(_identity(aggregate), column)
         for name, aggregate in wanted.items():
-            results[name] = name
             if isinstance(aggregate, Expression):
                 for inner in aggregate.aggregates():
                     if _identity(inner) not in columns:
@@ -440,7 +490,7 @@ class _ReduceBuilder:
                         self.wanted[column] = inner
                         columns[_identity(inner)] = column
                 results[name] = (aggregate, lambda inner: columns[_identity(inner)])
-        return results
+        return {name: results[name] for name in wanted}
 
     def _check(self) -> None:
         """Refuse aggregates that cannot be computed, in messages with the names that the user gave."""
@@ -463,11 +513,11 @@ class _ReduceBuilder:
     @property
     def _free(self) -> str:
         """A prefix that no column of the key starts with, for names of our own."""
-        return free_prefix(self.grouped.key)
+        return free_prefix(self.grouped.places)
 
     def _source(self, expression: Any, column: str) -> tuple[Collection, str]:
         """The collection with the key and one more column, and the name of that column."""
-        collection, key = self.grouped.collection, self.grouped.key
+        collection, key = self.grouped.collection, self.grouped.places
         if isinstance(expression, str) and expression not in key:
             return collection.select(*key, expression), expression
         inner = f"{self._free}{column}"
@@ -477,7 +527,7 @@ class _ReduceBuilder:
 
     def _linear(self) -> None:
         """Add the part for all counts, sums and means: they share one state."""
-        collection, key = self.grouped.collection, self.grouped.key
+        collection, key = self.grouped.collection, self.grouped.places
         mine = {
             column: aggregate
             for column, aggregate in self.wanted.items()
@@ -512,13 +562,15 @@ class _ReduceBuilder:
                 continue
             kind = types.field(column).type
             form = _form(kind)
-            if form is None and _is_no_amount(kind):
+            is_moment = family(kind) in ("date", "time", "timestamp")
+            if form is None and (_is_no_amount(kind) or (is_moment and aggregate.kind == "sum")):
+                what = "a point in time" if is_moment else "not a number"
+                others = "rr.mean takes it; " if is_moment else _number_of(aggregate, kind)
                 raise PlanError(
                     "plan.type",
                     f"cannot aggregate {collection._name} into {show(column)}: {aggregate} adds up "
-                    f"{type_text(kind)}, which is not a number",
-                    hint=f"cast it: rr.{aggregate.kind}({exprs[column]}.cast(pl.Float64)); rr.count, rr.min and rr.max "
-                    "take any type",
+                    f"{type_text(kind)}, which is {what}",
+                    hint=f"{others}rr.count, rr.min and rr.max take any type",
                     column=column,
                 )
             if form is None:  # other types that Polars can add up are added up over the whole group
@@ -553,7 +605,7 @@ class _ReduceBuilder:
         fields: list[pa.Field],
         scales: Mapping[int, int],
     ) -> None:
-        key = self.grouped.key
+        key = self.grouped.places
         operator = Amounts(tuple(range(len(key))), tuple(amounts))
         columns = [source.schema.field(one) for one in key]
         if amounts:
@@ -568,7 +620,7 @@ class _ReduceBuilder:
         self.result_fields += fields
 
     def _ordered(self, column: str, aggregate: Aggregate) -> None:
-        key = self.grouped.key
+        key = self.grouped.places
         descending = aggregate.kind in ("max", "last")
         source, inner = self._source(aggregate.column, column)
         order = [inner]
@@ -599,11 +651,11 @@ class _ReduceBuilder:
             there = pl.all_horizontal(*(each.is_not_null() for each in listed.values()))
             valid = pl.when(there).then(True)
             source = self.grouped.collection.select(
-                *self.grouped.key, **{f"{self._free}valid": valid}, **listed
+                *self.grouped.places, **{f"{self._free}valid": valid}, **listed
             )
         self._add_sums(
             source.distinct(),
-            [Amount(len(self.grouped.key), "valid")],
+            [Amount(len(self.grouped.places), "valid")],
             [("valid", 0, 0)],
             result_fields,
             {},
@@ -611,7 +663,7 @@ class _ReduceBuilder:
 
     def _polars(self) -> None:
         """Add the part for all aggregations of Polars: they see whole groups."""
-        collection, key = self.grouped.collection, self.grouped.key
+        collection, key = self.grouped.collection, self.grouped.places
         mine = {
             column: aggregate.alias(column)
             for column, aggregate in self.wanted.items()
@@ -628,7 +680,7 @@ class _ReduceBuilder:
             shown = [
                 one for one in collection.columns if one in roots or one not in self.grouped.added
             ]
-            hidden = tuple(one for one in shown if one in key)
+            hidden = tuple(one for one in shown if one in self.grouped.key)
             source = collection._project(
                 {one: one for one in dict.fromkeys((*key, *shown))}, attempt
             )
@@ -649,6 +701,14 @@ class _ReduceBuilder:
                 if isinstance(error, pl.exceptions.DuplicateError)
                 else _HINT,
             ) from error
+        for column, expression in mine.items():
+            if column not in result.columns:
+                raise PlanError(
+                    "plan.expression",
+                    f"cannot {attempt} into {show(column)}: the selector in {expression} stands for no column",
+                    hint="as in Polars, selectors leave out the columns of the key; name the column: pl.col(...)",
+                    column=column,
+                )
         result_schema = as_schema(result.select(*mine).schema, "aggregate")
         part = PolarsGroups(
             len(self.inputs),

@@ -60,7 +60,7 @@ from riverrun.frontends.collections.stopping import LittleMoved, Unchanged, Unti
 from riverrun.frontends.collections.tracing import NoShape
 from riverrun.frontends.collections.widening import widened
 from riverrun.operators.loops import PATIENCE, Delay, Feedback, Leave
-from riverrun.plan.plan import Node, Port, Scope
+from riverrun.plan.plan import Node, Port, Scope, Shortcut
 from riverrun.rows.column_names import checked_columns, new_name
 from riverrun.rows.values import listed, show
 from riverrun.state.types import common_type, share_layout, type_text
@@ -80,6 +80,7 @@ def iterate(
     mode: str = "auto",
     maintain: str = "auto",
     expect: int | None = None,
+    spread_over: str = "auto",
     name: str | None = None,
     patience: int = PATIENCE,
 ) -> Collection:
@@ -89,7 +90,7 @@ def iterate(
     taken = "the rows of the round" + ("" if at is None else " and those that have entered")
     spelling = "iterate(lambda rows: ...); with at=, iterate(lambda rows, entered: ..., at=...)"
     check_arguments(body, 1 if at is None else 2, "iterate", taken, spelling, line)
-    way = Way(rounds, until, at, key, mode, maintain, expect, name, patience, line)
+    way = Way(rounds, until, at, key, mode, spread_over, maintain, expect, name, patience, line)
     way.check("iterate", [start])
     if rounds == 0:
         return start
@@ -147,7 +148,7 @@ def iterate_together(
     check_arguments(
         body, 1, "iterate", "the collections of the round", "iterate(start, lambda now: ...)", line
     )
-    way = Way(rounds, until, None, None, mode, maintain, expect, name, patience, line)
+    way = Way(rounds, until, None, None, mode, "auto", maintain, expect, name, patience, line)
     way.check("iterate", starts)
     if rounds == 0:
         return dict(start)
@@ -223,6 +224,7 @@ class Way:
     at: Any
     key: Any
     mode: Any
+    spread_over: Any
     maintain: Any
     expect: Any
     name: Any
@@ -234,6 +236,7 @@ class Way:
         line = self.line
         check_limits(method, self.rounds, self.patience, line)
         check_mode(method, self.mode, line)
+        check_over(method, self.spread_over, line)
         check_upkeep(method, self.mode, self.maintain, self.expect, line)
         check_until(self.until, line)
         if self.key is not None:
@@ -290,28 +293,32 @@ WIDENINGS = 4
 """How often a loop is built anew for wider columns; after that, the types are taken to grow for ever."""
 
 
-def check_mode(method: str, mode: Any, line: str, modes: Sequence[str] | None = None) -> None:
+def check_mode(method: str, mode: Any, line: str) -> None:
     """Refuse a way to run a loop that there is not."""
-    modes = MODES if modes is None else modes
-    if not is_one_of(mode, modes):
-        ways = {
-            "arrays": "on arrays",
-            "rounds": "by rounds",
-            "superstep": "by supersteps",
-            "differential": "differentially",
-        }
+    if not is_one_of(mode, MODES):
         raise PlanError(
             "plan.mode",
-            f"cannot {method} with mode={show(mode)} ({line}): a loop is run "
-            f"{' or '.join(said for each, said in ways.items() if each in modes)}",
-            hint=f"mode='auto' (the default) takes what fits best; the others are "
-            f"{' and '.join(f'mode={each!r}' for each in modes if each != 'auto')}",
+            f"cannot {method} with mode={show(mode)} ({line}): a loop is run on arrays or by rounds or differentially",
+            hint="mode='auto' (the default) takes what fits best; the others are mode='arrays' and mode='rounds' and "
+            "mode='differential'",
         )
 
 
+OVER = ("auto", "one", "all")
 MODES = ("auto", "arrays", "rounds", "differential")
 UPKEEP = ("auto", "restart", "differential")
-RESTARTING = ("arrays", "rounds", "superstep")
+RESTARTING = ("arrays", "rounds", "superstep", "microstep")
+
+
+def check_over(method: str, over: Any, line: str) -> None:
+    """Refuse workers that a loop cannot be spread over."""
+    if not is_one_of(over, OVER):
+        raise PlanError(
+            "plan.spread_over",
+            f"cannot {method} with spread_over={show(over)} ({line}): a loop on arrays runs on one worker or on all",
+            hint="spread_over='auto' (the default) takes what costs less, by the sizes that inputs expect; the others "
+            "are spread_over='one' and spread_over='all'",
+        )
 
 
 def check_upkeep(method: str, mode: str, maintain: Any, expect: Any, line: str) -> None:
@@ -432,7 +439,7 @@ def _closed(
     stop = way.stop([each.given for each in closed], proceed)
     left = [each.leave() for each in closed]
 
-    def on_arrays_(at_loop: str) -> Collection:
+    def on_arrays_(at_loop: str) -> list[Shortcut]:
         return _on_arrays(closed, results, way, stop, at_loop)
 
     return choose(closed, left, way, stop, on_arrays_)
@@ -474,8 +481,8 @@ def _proceeding(
 
 def _on_arrays(
     closed: Sequence[ClosedVariable], results: Sequence[Any], way: Way, stop: LoopEnd, at_loop: str
-) -> Collection:
-    """The result of the loop from one node that runs it on arrays."""
+) -> list[Shortcut]:
+    """The ways to run the loop on arrays."""
     if way.at is not None:
         raise NoShape("rows enter it by priority")
     if len(closed) > 1:
@@ -490,7 +497,7 @@ def _on_arrays(
             raise NoShape("it runs from its start in each epoch", is_other=True)
         with start._builder.whole_or_not():
             shape = spread_of_body(start, inside, results[0])
-            return on_arrays(shape, way.patience, at_loop)
+            return on_arrays(shape, way.patience, at_loop, way.spread_over)
     except NoShape as reason:
         no_spread = reason
     try:
@@ -500,7 +507,10 @@ def _on_arrays(
             # Sums change everywhere in every round, so a loop that runs them all again is faster, as a rule. The
             # least or greatest of few rounds changes in few places.
             raise NoShape("its rounds add nothing up, and a change may reach few of its rows")
-        return pull_on_arrays(pull, way.rounds, way.patience, at_loop, stop.closeness)
+        if way.spread_over == "all":
+            raise NoShape("its rounds add up or run again from the start, on one worker")
+        pulled = pull_on_arrays(pull, way.rounds, way.patience, at_loop, stop.closeness)
+        return [Shortcut(pulled._port)]
     except NoShape as no_pull:
         raise (no_pull if no_spread.is_other else no_spread) from None
 

@@ -381,7 +381,7 @@ class ByRounds:
             elif node.operator.steps_out < 0:
                 made = derivation_of(self._any._at(port))
                 outer = made.source if isinstance(made, Entered) else None
-                self._hoisted[port] = outer or self._any._at(node.inputs[0])
+                self._hoisted[port] = self._any._at(node.inputs[0]) if outer is None else outer
             else:
                 shared = self._shared_arrangement(port)
                 needed = node.inputs if shared is None else [shared[0]]

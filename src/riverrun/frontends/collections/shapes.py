@@ -36,6 +36,7 @@ from riverrun.frontends.collections.derivation import (
 from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.expressions.tree import Node, kind_of
 from riverrun.frontends.collections.rows import Rows, one_line
+from riverrun.frontends.collections.shared_spreads import on_all_workers
 from riverrun.frontends.collections.tracing import (
     NoShape,
     OfConstant,
@@ -48,7 +49,7 @@ from riverrun.frontends.collections.tracing import (
     typed,
 )
 from riverrun.operators.iterations.spread import SpreadLoop
-from riverrun.plan.plan import Port, Scope
+from riverrun.plan.plan import Port, Scope, Shortcut
 from riverrun.state.types import common_type, share_layout, type_text
 
 if TYPE_CHECKING:
@@ -86,8 +87,14 @@ class _OfValue:
     weight: Node | None = None
 
 
-def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
-    """The result of a loop of this shape, from one node that runs the loop on arrays. `loop` is the loop's name."""
+def on_arrays(
+    shape: SpreadShape, patience: int, loop: str, over: str, *, supersteps: bool = False
+) -> list[Shortcut]:
+    """The ways to run a loop of this shape on arrays: on one worker, in one node, or on all workers, as `over` says.
+
+    `loop` is the loop's name. With ``over="auto"`` there are both ways if it is known how many rows to expect;
+    otherwise there is nothing to choose by.
+    """
     solution = shape.solution
     keys = [solution.schema.field(one).with_nullable(True) for one in shape.key]
     result = pa.schema([*keys, solution.schema.field(shape.value).with_nullable(True)])
@@ -103,9 +110,18 @@ def on_arrays(shape: SpreadShape, patience: int, loop: str) -> Collection:
     sides = [edges, solution.select(*result.names)]
     if shape.workset is not None:
         sides.append(shape.workset.select(*result.names))
-    operator = SpreadLoop(len(keys), shape.message, shape.greatest, shape.adds_keys, patience)
-    arranged = [side._arranged(()) for side in sides]
-    return solution._add(operator, arranged, result, f"{loop}:spread").select(*solution.columns)
+    operator = SpreadLoop(
+        len(keys), shape.message, shape.greatest, shape.adds_keys, patience, supersteps
+    )
+    ways, columns = [], solution.columns
+    if over != "all":
+        arranged = [side._arranged(()) for side in sides]
+        alone = solution._add(operator, arranged, result, f"{loop}:spread")
+        ways.append(Shortcut(alone.select(*columns)._port, over="one", edges=shape.edges._port))
+    if over == "all" or (over == "auto" and solution._builder.expected):
+        shared, loops = on_all_workers(operator, sides, result, loop)
+        ways.append(Shortcut(shared.select(*columns)._port, (), "all", loops, shape.edges._port))
+    return ways
 
 
 def check_unseen(loop: Scope, result: Collection) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from riverrun.operators.arrange import changes_of, state_schema
 from riverrun.plan.loop_figures import RoundFigures
-from riverrun.plan.operator import Arranged, Arrangement, Context, so_far
+from riverrun.plan.operator import Actor, Arranged, Arrangement, Context, so_far
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
@@ -33,15 +33,11 @@ from riverrun.state.types import canonical
 from riverrun.state.view import View
 
 
-class ArrayLoop(Arranged):
-    """A loop on arrays. A subclass takes changes (`stage`), and runs the loop (`converge`)."""
+class TakesRows(Actor):
+    """An actor that hands the rows of the arrangements at its inputs on to arrays (`stage`)."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        columns = self.node.schemas[0]
-        self._schema = state_schema(columns, ())
-        self._order = [self._schema.positions[name] for name in columns.names]
-        self.arrangement = Arrangement(context.spine(self._schema))
         self._inputs: list[tuple[Arrangement, list[int]]] = []
         self.kinds: list[list[pa.DataType]] = []
         """The canonical types of the columns of each input."""
@@ -53,26 +49,12 @@ class ArrayLoop(Arranged):
             self.kinds.append([canonical(each.type, each.name) for each in schema])
             arrangement.readers.append(partial(self.announced, port))
         self._came: dict[Timestamp, list[tuple[int, Changes]]] = {}
-        self._began = False
-        self._rounds: list[RoundFigures] = []
-        """What the rounds did that were not told yet."""
+        self.has_taken = False
+        """Whether rows were taken: from then on, changes only."""
 
     def stage(self, port: int, columns: Sequence[pa.Array], diffs: Ints) -> None:
         """Take changes at an input."""
         raise NotImplementedError
-
-    def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
-        """Run the loop, and give what the result differs by from that of the last run: columns, and diffs. The first
-        run gives all rows."""
-        raise NotImplementedError
-
-    def measured(self) -> Sequence[RoundFigures]:
-        """What the rounds of the last `converge` did, in their order. Called once, after it."""
-        raise NotImplementedError
-
-    def rounds(self) -> Sequence[RoundFigures]:
-        told, self._rounds = self._rounds, []
-        return told
 
     def announced(self, port: int, batch: Batch, time: Timestamp) -> None:
         self.context.arrive(port, time)
@@ -81,15 +63,56 @@ class ArrayLoop(Arranged):
             self.context.request(time)
         self._came[time].append((port, changes_of(batch, time)))
 
-    def run(self, time: Timestamp, upper: Antichain) -> None:
-        came = self._came.pop(time)
-        is_first, self._began = not self._began, True
+    def take(self, time: Timestamp, upper: Antichain) -> None:
+        """Stage the changes of a time; the first time, all rows that there are."""
+        came = self._came.pop(time, [])
+        is_first, self.has_taken = not self.has_taken, True
         for port, changes in self._all(time, upper) if is_first else came:
             columns = [changes.columns[at] for at in self._inputs[port][1]]
             self.stage(port, columns, np.asarray(changes.diff_array(), np.int64))
+
+    def _all(self, time: Timestamp, upper: Antichain) -> Iterator[tuple[int, Changes]]:
+        """All rows at the inputs as of a time."""
+        for port, (arrangement, _) in enumerate(self._inputs):
+            every = list(content_of(so_far(arrangement.spine, upper), time))
+            if every:
+                yield port, Changes.concat(every)
+
+
+class GivesResult(Arranged):
+    """An actor whose state is what a loop on arrays has for its keys."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        columns = self.node.schemas[0]
+        self._schema = state_schema(columns, self.state_key)
+        self._order = [self._schema.positions[name] for name in columns.names]
+        self.arrangement = Arrangement(context.spine(self._schema))
+        self._has_given = False
+        self._rounds: list[RoundFigures] = []
+        """What the rounds did that were not told yet."""
+
+    @property
+    def state_key(self) -> tuple[str, ...]:
+        """The key of the state."""
+        return ()
+
+    def measured(self) -> Sequence[RoundFigures]:
+        """What the rounds of the last run did, in their order. Called once, after it."""
+        raise NotImplementedError
+
+    def rounds(self) -> Sequence[RoundFigures]:
+        told, self._rounds = self._rounds, []
+        return told
+
+    def give(
+        self, parts: Sequence[tuple[Sequence[pa.Array], Ints]], time: Timestamp, upper: Antichain
+    ) -> None:
+        """Give what a result differs by from the last one: columns, and diffs. The first time, all of the result."""
+        is_first, self._has_given = not self._has_given, True
         given = [
             Changes(tuple(columns), len(diffs), (time,), None, 0, diffs)
-            for columns, diffs in self.converge()
+            for columns, diffs in parts
             if len(diffs)
         ]
         self._rounds += self.measured()
@@ -108,12 +131,18 @@ class ArrayLoop(Arranged):
             added = changes_of(batch, time)
             self.context.push(added.with_columns([added.columns[at] for at in self._order]), 0)
 
-    def _all(self, time: Timestamp, upper: Antichain) -> Iterator[tuple[int, Changes]]:
-        """All rows at the inputs as of a time."""
-        for port, (arrangement, _) in enumerate(self._inputs):
-            every = list(content_of(so_far(arrangement.spine, upper), time))
-            if every:
-                yield port, Changes.concat(every)
+
+class ArrayLoop(TakesRows, GivesResult):
+    """A loop on arrays. A subclass takes changes (`stage`), and runs the loop (`converge`)."""
+
+    def converge(self) -> list[tuple[Sequence[pa.Array], Ints]]:
+        """Run the loop, and give what the result differs by from that of the last run: columns, and diffs. The first
+        run gives all rows."""
+        raise NotImplementedError
+
+    def run(self, time: Timestamp, upper: Antichain) -> None:
+        self.take(time, upper)
+        self.give(self.converge(), time, upper)
 
 
 def content_of(view: View, time: Timestamp) -> Iterator[Changes]:

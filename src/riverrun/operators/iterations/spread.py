@@ -42,6 +42,8 @@ class SpreadLoop(Operator):
     adds_keys: bool
     """Whether a message adds a key that the solution does not have."""
     patience: int
+    supersteps: bool = False
+    """Whether values are sent round by round, or the best ones first. The result is the same."""
     kind: ClassVar[str] = "spread"
     kernels: ClassVar[tuple[str, ...]] = (
         "iterations.edges.build_lists",
@@ -97,6 +99,7 @@ class Spreader(ArrayLoop):
             Message(operator.message),
             best="greatest" if operator.greatest else "least",
             missing="add" if operator.adds_keys else "drop",
+            order="superstep" if operator.supersteps else "best",
             patience=operator.patience,
         )
         self._last: Settled | None = None

@@ -373,7 +373,8 @@ class Spreading:
         self._touched = int(report[kernels.TOUCHES])
         if status != kernels.DONE:
             raise self._failure(status)
-        settled = self._settled(clock.rounds())
+        slots = self._scratch[kernels.TOUCHED_SLOTS, : self._touched]
+        settled = self._settled_of(slots, clock.rounds())
         self._failed = self._open = False
         return settled
 
@@ -395,17 +396,17 @@ class Spreading:
             return True
         return before != self._rule and self._rule != kernels.CLOSURE
 
-    def _settled(self, history: Sequence[RoundFigures]) -> Settled:
+    def _settled_of(self, slots_touched: Numbers, history: Sequence[RoundFigures]) -> Settled:
+        """The net change of some slots that were touched in this epoch, of which `history` is the work."""
         report = self._report
-        touched = self._touched
+        touched = len(slots_touched)
         numbers = np.empty((4, 2 * touched), np.int64)
         words, ranks = np.empty(2 * touched, np.int64), np.empty(2 * touched, np.int8)
         changed, count = 0, 0
         if touched:
             changed = kernels.list_changes(
-                self._values, self._cells, self._flags,
-                self._scratch[kernels.TOUCHED_SLOTS, :touched], numbers, words, ranks,
-            )  # fmt: skip
+                self._values, self._cells, self._flags, slots_touched, numbers, words, ranks
+            )
             count = int(numbers[3, 0])
         slots = numbers[0, :count].astype(np.int32)
         return Settled(

@@ -1,10 +1,11 @@
 """Ways: where parts of a plan give the same rows, one of them is kept.
 
-A front end that knows two ways to the same rows writes both, and notes a `Choice` in the plan. A loop is one way; one
-node that runs the whole loop on arrays is another way. Laws:
+A front end that knows several ways to the same rows writes all of them, and notes a `Choice` in the plan. A loop is one
+way; one node that runs the whole loop on arrays is another way, and some nodes that do so on all workers are a third
+one. `costs` says which of the others is taken. Laws:
 
-- **Same rows.** All consumers of the one way take from the other, and nothing else changes.
-- **Nothing idle.** No node of the way that was not taken is left, unless something else takes from it.
+- **Same rows.** All consumers of the loop take from the way that is taken, and nothing else changes.
+- **Nothing idle.** No node of a way that was not taken is left, unless something else takes from it.
 
 >>> import polars as pl, riverrun as rr
 >>> flow = rr.Dataflow("components")
@@ -27,7 +28,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from riverrun.errors import PlanError
-from riverrun.plan.plan import Choice, Node, Plan, Port, Reason
+from riverrun.plan.optimizer.costs import cheapest
+from riverrun.plan.plan import Choice, Node, Plan, Port, Reason, Shortcut
 
 
 def with_ways_taken(plan: Plan) -> Plan:
@@ -38,30 +40,43 @@ def with_ways_taken(plan: Plan) -> Plan:
 
 
 def _taken(plan: Plan, choice: Choice) -> Plan:
-    """The plan in which consumers of `choice.loop` take from `choice.instead`, and the loop is gone."""
+    """The plan in which consumers of `choice.loop` take from another way, and the loop is gone."""
+    others = tuple(each for each in plan.choices if each is not choice)
     if _is_seen(plan, choice):
-        others = tuple(each for each in plan.choices if each is not choice)
         if choice.must:
             raise _seen(choice)
-        gone = _idle(plan.nodes, {port.node for port in choice.ends.values()})
+        gone = _idle(plan.nodes, _nodes_of(plan, choice.ways))
         return without(replace(plan, choices=others), gone)
+    way, why, others_cost = cheapest(plan, choice)
+    ends = choice.ends(way)
     nodes = list(plan.nodes)
     for node in plan.nodes:
-        if not choice.ends.keys().isdisjoint(node.inputs):
-            inputs = tuple([choice.ends.get(port, port) for port in node.inputs])
+        if not ends.keys().isdisjoint(node.inputs):
+            inputs = tuple([ends.get(port, port) for port in node.inputs])
             nodes[node.number] = replace(node, inputs=inputs)
     inside = {node.number for node in nodes if node.scope.is_inside(choice.loop)}
-    gone = _idle(nodes, inside | {port.node for port in choice.ends})
+    left = _nodes_of(plan, [each for each in choice.ways if each is not way])
+    gone = _idle(nodes, {*inside, *left} | {port.node for port in choice.leaves})
     kept = [number for number in inside if nodes[number].operator.keeps_state]
-    instead = nodes[choice.instead.node]
+    text = f"in place of the nodes of {choice.loop.path.rstrip('/')!r}"
     reason = Reason(
         "loops",
-        (instead.name,),
-        f"in place of the nodes of {choice.loop.path.rstrip('/')!r}",
-        f"{len(inside)} nodes in each round, {len(kept)} of which keep the changes of all rounds",
+        (nodes[way.port.node].name,),
+        f"{text}, {why}" if why else text,
+        f"{others_cost}{len(inside)} nodes in each round, {len(kept)} of which keep the changes of all rounds",
     )
     reasons = (*plan.reasons, reason)
-    return without(replace(plan, nodes=tuple(nodes), reasons=reasons), gone)
+    return without(replace(plan, nodes=tuple(nodes), choices=others, reasons=reasons), gone)
+
+
+def _nodes_of(plan: Plan, ways: Iterable[Shortcut]) -> set[int]:
+    """The nodes at the ends of some ways, and those in loops of the ways."""
+    nodes = {port.node for way in ways for port in way.ports}
+    loops = [loop for way in ways for loop in way.loops]
+    nodes |= {
+        node.number for node in plan.nodes if any(node.scope.is_inside(loop) for loop in loops)
+    }
+    return nodes
 
 
 def _is_seen(plan: Plan, choice: Choice) -> bool:
@@ -70,7 +85,7 @@ def _is_seen(plan: Plan, choice: Choice) -> bool:
         if node.scope.is_inside(choice.loop):
             if node.operator.public_name or node.operator.passes_all:
                 return True
-        elif all(node.number != port.node for port in choice.ends) and any(
+        elif all(node.number != port.node for port in choice.leaves) and any(
             plan.nodes[port.node].scope.is_inside(choice.loop) for port in node.inputs
         ):
             return True
@@ -121,17 +136,20 @@ def without(plan: Plan, gone: set[int]) -> Plan:
         for node in plan.nodes
         if node.number not in gone
     )
-    choices = tuple(
-        replace(
-            each,
-            leave=_moved(each.leave, places),
-            instead=_moved(each.instead, places),
-            also=tuple([(_moved(one, places), _moved(two, places)) for one, two in each.also]),
-        )
-        for each in plan.choices
-        if each.leave.node in places and each.instead.node in places
-    )
-    return replace(plan, nodes=nodes, choices=choices)
+    choices = []
+    for each in plan.choices:
+        ways = tuple([_way(way, places) for way in each.ways if way.port.node in places])
+        if each.leave.node in places and ways:
+            leave, *also = [_moved(port, places) for port in each.leaves]
+            choices.append(replace(each, leave=leave, also=tuple(also), ways=ways))
+    expected = {places[at]: rows for at, rows in plan.expected.items() if at in places}
+    return replace(plan, nodes=nodes, choices=tuple(choices), expected=expected)
+
+
+def _way(way: Shortcut, places: Mapping[int, int]) -> Shortcut:
+    edges = None if way.edges is None else _moved(way.edges, places)
+    port, *also = [_moved(port, places) for port in way.ports]
+    return replace(way, port=port, also=tuple(also), edges=edges)
 
 
 def _moved(port: Port, places: Mapping[int, int]) -> Port:

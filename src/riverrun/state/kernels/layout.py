@@ -9,8 +9,8 @@ to them by tables of int64, which have two kinds of rows:
 - A *block descriptor* describes one block. (A block is a sorted piece of a state, at most about a million rows or 64
   MB, that never changes: `state.block`.)
 
-The constants below are the positions of the fields in a row. An address is good only while the memory behind it is
-there: whoever holds a table holds the arrays too (the *owners stay alive* law of `state.columns`).
+The constants below are the positions of the fields in a row, and the kinds of nodes. An address is good only while the
+memory behind it is there: whoever holds a table holds the arrays too (the *owners stay alive* law of `state.columns`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FIXED = 6  # fixed-size binary
 BYTES = 7  # strings and binary
 LIST = 8
 STRUCT = 9
-HASHED = 10  # an int64 key that is not stored: it is recovered from its hash
+HASHED = 10  # a key of signed integers or times that is not stored: it is recovered from its hash
 
 MAX_DEPTH = 16  # how deep lists and structs may be nested
 

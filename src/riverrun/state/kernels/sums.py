@@ -1,7 +1,8 @@
-"""Floats as digits of a fixed-point number, and sums of digits as floats. `riverrun.state.sums` says why.
+"""Splitting doubles into limbs of 32 bits, and rounding sums of limbs to doubles: the loops of `riverrun.state.sums`.
 
-Bit 0 of the fixed-point number is the least subnormal, 2**-1074, so every finite double is an
-integer of at most 2098 bits with at most 53 of them in a row in use. Digits have 32 bits.
+Every finite double is an integer multiple of 2**-1074, the least positive double. That integer has at most 2098 bits,
+of which at most 53, in a row, are not zero. Its digits in base 2**32 are the *limbs*; a limb's *slot* is its place,
+0 for the least. Not-a-number and the infinities have no limbs: each has a slot of its own, below 0.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ All arithmetic is modulo 2**64. ``mix(x)`` adds 0x9E3779B97F4A7C15 and then appl
 ``combine(h, g) = mix(h * 0x9FB21C651E98DF25 + g)``. Then the hash of a value is, by its type:
 
 - null: 0x6E756C6C6E756C6C
-- integer, date, time, timestamp, duration, boolean: ``mix`` of its 64 bits in two's complement. A
-  bijection: `unmix` gives the integer back, which is why a key that is a single int64 is not stored
-  beside its hash.
+- integer, date, time, timestamp, duration, boolean: ``mix`` of its 64 bits in two's complement. A bijection: `unmix`
+  gives the integer back, which is why a key of one column of signed integers, dates or times is not stored beside its
+  hash.
 - float: ``mix(bits ^ 0xF10A7F10A7F10A70)`` with the bits of the value as a double, after -0.0
   became 0.0 and every NaN one NaN
 - decimal: the unscaled integer; if it fits 64 bits, as an integer, otherwise `combine` over its

@@ -1,13 +1,15 @@
 """Edges: how often each is there, and for each slot the lists of its edges out and in.
 
-`operators.iterations.adjacency` keeps the arrays. An edge is known by its source, its target and its weight, and has a
-number, its *id*. An edge with a null weight has the complement of its target (`~target`) in place of the target, and of
-its source in the list of its target. Laws:
+`operators.iterations.adjacency` keeps the arrays. The ends of an edge are *slots*, the small numbers of keys
+(`operators.iterations.slots`). An edge is known by its source, its target and its weight, and has a number, its *id*.
+The message along an edge with a null weight is null. Such an edge has the complement of its target (`~target`) in place
+of the target, and the complement of its source in the list of its target, so kernels know the edge by a sign. Laws:
 
-- **Counts.** `counts` has the sum of the diffs of each edge. An edge is *live*, and in the lists, while that is above
-  0. An edge whose sum is below 0 is remembered.
-- **Constant work.** Adding or removing an edge does not depend on how many edges its ends have: the record of an edge
-  has its places in both lists, and the last edge of a list takes the place of a removed one.
+- **Counts.** `counts` has the sum of the diffs of each edge. An edge is *live*, and in the lists, while its sum is
+  above 0. An edge whose sum is below 0 is in no list, and keeps its record.
+- **Constant work.** On average, the work to add or remove an edge does not depend on how many edges its ends have. The
+  record of an edge has its places in both lists, and the last edge of a list takes the place of a removed one. A list
+  that is full is copied to twice the room, and a pool that is full is written anew with more room: both are rare.
 """
 
 from __future__ import annotations
