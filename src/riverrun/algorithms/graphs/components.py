@@ -62,6 +62,12 @@ def components(
     [(1, 1), (2, 1), (3, 1), (4, 4), (5, 4)]
     [(3, 1, -1)]
     """
+    if prioritised is not None and not isinstance(prioritised, bool):
+        raise rr.PlanError(
+            "plan.algorithm",
+            f"cannot compute components with prioritised={prioritised!r}: that is True, False or None",
+            hint="leave it out",
+        )
     both = undirected(edges.select("src", "dst"))
     labels = _least_labels(both, nodes_of(edges, nodes), prioritised)
     return labels.rename({"label": "component"})

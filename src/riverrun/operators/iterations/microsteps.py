@@ -177,7 +177,7 @@ class Microsteps(ArrayLoop):
 
     def _frame(self, rows: Changes | None) -> pl.DataFrame:
         columns = (
-            [pa.array([], kind) for kind in self.kinds[-2]] if rows is None else list(rows.columns)
+            [pa.nulls(0, kind) for kind in self.kinds[-2]] if rows is None else list(rows.columns)
         )
         arrays = zip(self._names, columns, strict=True)
         return pl.DataFrame({name: pl.from_arrow(column) for name, column in arrays})

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from riverrun.operators.rounds.gather import StandingRows
@@ -33,11 +34,12 @@ from riverrun.plan.operator import (
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 from riverrun.state.view import View
 
 MARKS = pa.schema({"mark": pa.int64()})
 """The columns of marks: what is said is that there is one."""
-_MARK = (pa.array([1], pa.int64()),)
+_MARK = (as_column(np.ones(1, np.int64)),)
 
 
 def mark_at(time: Timestamp) -> Changes:
