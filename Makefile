@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 .PHONY: help setup kernels check test test-cluster test-wheel soak demo bench docs pages wheel format clean
 
 help:
-	@echo 'make setup    make .venv from requirements.lock (again only when that changes); compile kernels; find Java 17+'
+	@echo 'make setup    make .venv from requirements.lock (again only when that changes); compile common kernels; find Java 17+'
 	@echo 'make check    lint, formatting, types, layers, house rules'
 	@echo 'make test     tests, docstring examples, code blocks of the docs; no Spark cluster'
 	@echo 'make test-cluster  the tests that start a Spark standalone cluster on this machine'
@@ -45,7 +45,8 @@ help:
 	@echo 'ARGS="-k name"   more arguments for pytest, the demo or the benchmarks'
 	@echo 'JAVA_HOME=...    the Java for Spark (17 or later; default: the first one found)'
 
-setup: kernels
+setup: $(READY)
+	@$(BIN)/python -m riverrun kernels --common
 	@$(JAVA)
 
 # Compiled by as many processes as there are cores, before tests or programs start; nothing is left to do as a rule.

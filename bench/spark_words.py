@@ -93,7 +93,12 @@ def ours(on: Any, tables: list[pa.Table], checkpoint: str | None) -> tuple[float
     words = flow.input("words", {"word": pl.String})
     flow.output("counts", words.group_by("word").count())
     few = tables[0].slice(0, 1000)
-    with flow.run(on=on, workers=WORKERS, checkpoint=checkpoint, every=timedelta(seconds=1)) as run:
+    kept = (
+        None
+        if checkpoint is None
+        else rr.options.Checkpoint(checkpoint, every=timedelta(seconds=1))
+    )
+    with flow.run(on=on, workers=WORKERS, checkpoint=kept) as run:
         for change in (run.insert, run.delete):  # to be warm: these workers may be new processes
             change("words", few)
             run.commit()

@@ -6,7 +6,7 @@ more, longer, all from a random seed, which the header names; ``make soak SEED=N
 SOAK=sample``, which `.ci/run` calls, runs a part of each long suite from fixed seeds.
 
 A suite with the marker ``soak`` is not in `make test`. A suite with the marker ``sampled`` is in `make test` with a few
-draws; the sample of `.ci/run` has more draws, and `make soak` has all.
+draws, or with some of its cases (`some`); the sample of `.ci/run` has more draws, and `make soak` has all.
 
 >>> draws(3, sample=20, soak=1000) in (3, 20, 1000)
 True
@@ -21,8 +21,10 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
+Case = TypeVar("Case")
 SOAK = os.environ.get("SOAK", "")  # "" in make test, "sample" in .ci/run, "all" in make soak
 if SOAK == "all":  # said to the processes that test beside this one, which inherit it
     os.environ.setdefault("SEED", str(random.SystemRandom().randrange(1 << 30)))
@@ -35,6 +37,16 @@ def draws(test: int, *, sample: int | None = None, soak: int) -> int:
     if SOAK == "sample" and sample is not None:
         return sample
     return test
+
+
+def some(cases: Iterable[Case], few: int) -> list[Case]:
+    """`few` of the cases in `make test`, the first among them; all of them in a soak, and in its sample.
+
+    >>> some("abcdefg", 3) in (["a", "c", "e"], list("abcdefg"))
+    True
+    """
+    every = list(cases)
+    return every if SOAK else every[:: max(len(every) // few, 1)][:few]
 
 
 def first_seed(fixed: int = 1) -> int:

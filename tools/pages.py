@@ -30,14 +30,15 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from riverrun.plan.loop_figures import RoundFigures
+from riverrun.run import options
 from riverrun.run.rounds import Rounds
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -227,7 +228,7 @@ def signature(entry: Entry) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
             arguments.append("*")
         star = star or parameter.kind in {parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL}
-        arguments.append(_argument(parameter))
+        arguments += _short_forms(parameter) or [_argument(parameter)]
     positional = [p for p in entry.parameters if p.kind is p.POSITIONAL_ONLY]
     if positional:
         arguments.insert(len(positional), "/")
@@ -237,6 +238,21 @@ def signature(entry: Entry) -> str:
     if len(line) <= WIDTH:
         return line
     return f"{name}(\n" + "".join(f"    {argument},\n" for argument in arguments) + f"){arrow}"
+
+
+def _short_forms(parameter: inspect.Parameter) -> list[str]:
+    """Of ``**short: Unpack[ShortOptions]`` the arguments that it stands for, with the defaults of the options."""
+    if (
+        parameter.kind is not parameter.VAR_KEYWORD
+        or parameter.annotation != "Unpack[ShortOptions]"
+    ):
+        return []
+    groups = (options.Checkpoint, options.Recovery, options.Security)
+    every = {each.name: each for group in groups for each in fields(group)}
+    return [
+        f"{name}: {_type(every[name].type)} = {_default(every[name].default)}"
+        for name in options.ShortOptions.__annotations__
+    ]
 
 
 def _argument(parameter: inspect.Parameter) -> str:
@@ -261,7 +277,17 @@ def _type(annotation: Any) -> str:
         if isinstance(annotation, str)
         else getattr(annotation, "__name__", repr(annotation))
     )
-    return re.sub(r"['\"](\w+)['\"](?!\s*[,\]])", r"\1", text)
+    text = re.sub(r"['\"](\w+)['\"](?!\s*[,\]])", r"\1", text)
+    return re.sub(r"\b[A-Z]\w+\b", lambda word: _choices(word[0]), text)
+
+
+def _choices(name: str) -> str:
+    """The values among which a type of this name chooses, as Python writes them; the name, for every other type."""
+    for module in [each for key, each in sys.modules.items() if key.startswith("riverrun.")]:
+        found = getattr(module, name, None)
+        if get_origin(found) is Literal:
+            return " | ".join(_default(value) for value in get_args(found))
+    return name
 
 
 def _default(value: Any) -> str:
@@ -331,6 +357,7 @@ def _fields(entry: Entry) -> str:
         return ""
     [body] = ast.parse(textwrap.dedent(inspect.getsource(entry.value))).body
     assert isinstance(body, ast.ClassDef)
+    known = {each.name: each for each in fields(entry.value)} if is_dataclass(entry.value) else {}
     items = []
     for field, note in zip(body.body, body.body[1:], strict=False):
         if (
@@ -340,8 +367,17 @@ def _fields(entry: Entry) -> str:
             and isinstance(note.value, ast.Constant)
         ):
             text = inspect.cleandoc(str(note.value.value)).replace("``", "`")
-            items.append(f"- `{field.target.id}`: {text}\n")
+            items.append(f"- `{_field(field, known.get(field.target.id))}`: {text}\n")
     return "\n" + "".join(items) if items else ""
+
+
+def _field(written: ast.AnnAssign, known: Field[Any] | None) -> str:
+    """A field as its declaration reads, with the value of a default that has a name there."""
+    assert isinstance(written.target, ast.Name)
+    shown = f"{written.target.id}: {_type(ast.unparse(written.annotation))}"
+    if known is None or known.default is MISSING:
+        return shown
+    return f"{shown} = {_default(known.default)}"
 
 
 def written(entry: Entry, entries: dict[str, Entry]) -> str:

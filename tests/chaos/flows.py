@@ -15,6 +15,7 @@ from riverrun.algorithms.graphs.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from riverrun.state.shards import Shards
+from tests.chaos.loops import answers, draw_loop, together
 from tests.chaos.programs import POISON, Program, Result
 from tests.chaos.relaying import SHARING
 from tests.chaos.sharing import Fed, Sharing
@@ -26,7 +27,6 @@ class EdgesProgram:
     """Something about a graph whose edges come and go."""
 
     name = ""
-    saves_rounds = False
     columns: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class EdgesProgram:
         edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64})
         flow.output("result", self.build(edges))
         self.plan = flow.plan
+        self.saves_rounds = bool(self.plan.saved_loops)
 
     def build(self, edges: Any) -> Any:
         raise NotImplementedError
@@ -173,7 +174,6 @@ class ByRounds(Reached):
     """The same, each round computed from scratch."""
 
     name = "by rounds"
-    saves_rounds = True
     mode = "rounds"
 
 
@@ -213,7 +213,6 @@ class LongWalks(Walks):
     """Longer ones, round by round: the loop is often saved between two rounds."""
 
     name = "long walks"
-    saves_rounds = True
     mode = "rounds"
     length = 9
 
@@ -278,7 +277,6 @@ class Stepped(Nearest):
     """The same by supersteps, each computed from scratch."""
 
     name = "stepped"
-    saves_rounds = True
     mode = "superstep"
     over = "auto"
     maintain = "restart"
@@ -289,7 +287,6 @@ class Grown(EdgesProgram):
     solutions, and a test of the program's own for the end."""
 
     name = "grown"
-    saves_rounds = True
     columns = ("node", "odd")
 
     def build(self, edges: Any) -> Any:
@@ -365,6 +362,25 @@ class Strong(EdgesProgram):
                 reached[src] |= reached[dst]
         mates = {node: [n for n in reached[node] if node in reached[n]] for node in nodes}
         return {(node, min(mates[node])): 1 for node in nodes}
+
+
+class DrawnLoops(EdgesProgram):
+    """Two loops that are drawn."""
+
+    columns = ("loop", "node", "value")
+
+    def __init__(self, seed: int) -> None:
+        source = random.Random(f"{seed}.loops")
+        self.loops = [draw_loop(source), draw_loop(source)]
+        self.name = " - ".join(map(str, self.loops))
+        super().__init__()
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        return together(self.loops, checked)
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        return answers(self.loops, edges)
 
 
 class SharedProgram:

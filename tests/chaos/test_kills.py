@@ -35,9 +35,9 @@ def say(text: str) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("program", NAMES if LONG else ["scc"])
+@pytest.mark.parametrize("program", NAMES if LONG else ["scc", "loops"])
 def test_processes_are_killed_and_their_driver_too(tmp_path: Path, program: str) -> None:
-    kills = LONG or draws(3, sample=7, soak=7)
+    kills = LONG or draws(2, sample=7, soak=7)
     siege = Siege(
         drawn(), kills, "processes", program, str(tmp_path / "run"), most=3, poison=0.03,
         kinds=() if LONG else ("kill", "two", "replacement", "newborn", "reading"),

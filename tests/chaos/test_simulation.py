@@ -7,14 +7,15 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from tests.chaos.flows import FLOWS
+from tests.chaos.flows import FLOWS, DrawnLoops
 from tests.chaos.mutants import MUTANTS, NOTICED_BY, PROGRAMS, noticed, quiet
 from tests.chaos.relaying import SHARING
 from tests.chaos.simulation import Simulation, simulate
-from tests.soaking import SOAK, Shown, draws, first_seed
+from tests.soaking import SOAK, Shown, draws, first_seed, some
 
-SEEDS = draws(200, sample=1000, soak=6_000)
-PROGRAM_SEEDS = draws(5, sample=20, soak=80)
+SEEDS = draws(100, sample=1000, soak=6_000)
+PROGRAM_SEEDS = draws(3, sample=20, soak=80)
+LOOPS = draws(4, sample=20, soak=200)
 SLOW_SEEDS = draws(1, sample=2, soak=8)
 FIRST = first_seed(0)
 CHUNKS = draws(4, sample=20, soak=20)
@@ -55,7 +56,14 @@ def test_loops_go_on_at_rounds_that_were_saved(name: str) -> None:
             shown["resumed"] += simulation.run().resumed
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + LOOPS))
+def test_programs_with_drawn_loops_survive(seed: int) -> None:
+    program = DrawnLoops(seed)
+    with quiet():
+        assert simulate(range(seed, seed + 2), program) > 0, program.name
+
+
+@pytest.mark.parametrize("name", some(MUTANTS, 11))
 def test_a_broken_protocol_is_noticed(name: str) -> None:
     known = [NOTICED_BY[name]] if SOAK != "all" and name in NOTICED_BY else []
     seeds = 100 if name in PROGRAMS else 400

@@ -513,3 +513,83 @@ def test_which_rows_of_an_epoch_are_late_and_how_they_are_counted(tmp_path):
         run.checkpoint()
     with program().run(checkpoint=tmp_path / "path", every=None) as run:
         assert late(run) == {}
+
+
+# -- points in time, selectors, vertices, graphs
+
+
+@pytest.mark.parametrize("kind", [pl.Date, pl.Time, pl.Datetime("us"), pl.Datetime("ms", "UTC")])
+def test_points_in_time_have_a_mean_and_no_sum(kind):
+    rows = rr.Dataflow("moments").input("rows", {"k": pl.Int64, "at": kind})
+    for aggregate in (rr.sum("at"), rr.sum("at") - rr.min("at")):
+        with pytest.raises(rr.PlanError, match=r"adds up .* which is a point in time") as caught:
+            rows.group_by("k").agg(x=aggregate)
+        assert caught.value.code == "plan.type"
+        assert "rr.mean takes it" in caught.value.hint
+    assert rows.group_by("k").agg(x=rr.mean("at"), n=rr.count("at")).columns == ["k", "x", "n"]
+
+
+def test_an_expression_for_several_columns_is_refused_in_the_words_of_its_method():
+    rows = rr.Dataflow("several").input("rows", {"a": pl.Int64, "b": pl.Int64})
+    with pytest.raises(rr.PlanError, match=r"cannot aggregate .* several columns") as caught:
+        rows.group_by("a").agg(pl.all().sum())
+    assert "agg(a=" in caught.value.hint
+    with pytest.raises(rr.PlanError, match=r"cannot compute .* several columns"):
+        rows.with_columns(pl.all() * 2)
+
+
+class Deaf(rr.Vertex):
+    pass
+
+
+class Wrong(rr.Vertex):
+    def on_recv(self, port, rows, time):
+        what = rows["what"][0]
+        if what == "table":
+            self.table("nope")
+        elif what == "send":
+            self.send(rows.drop("diff"), time=3)
+        else:
+            self.notify_at("soon")
+
+
+def test_mistakes_in_a_vertex_are_told():
+    flow = rr.Dataflow("vertices")
+    rows = flow.input("rows", {"what": pl.String})
+    with pytest.raises(rr.PlanError, match="Deaf has no method on_recv") as caught:
+        flow.vertex(Deaf, {"rows": rows}, {"what": pl.String})
+    assert "on_recv" in caught.value.hint
+    flow.output("out", flow.vertex(Wrong, {"rows": rows}, {"what": pl.String}))
+    said = {
+        "table": "cannot take table 'nope' of Wrong: declared are: none",
+        "send": r"cannot send at 3 .*a time is a tuple of whole numbers",
+        "notify": r"cannot be notified at 'soon' .*a time is a tuple of whole numbers",
+    }
+    with flow.run() as run:
+        for what, message in said.items():
+            run.insert("rows", [(what,)])
+            with pytest.raises(rr.RiverrunError, match=message):
+                run.commit()
+
+
+@pytest.mark.parametrize("algorithm", [rr.graphs.bfs, rr.graphs.shortest_paths])
+def test_nodes_of_two_kinds_are_refused_in_the_words_of_the_graph(algorithm):
+    flow = rr.Dataflow("graph")
+    edges = flow.input("edges", {"src": pl.Int64, "dst": pl.Int64, "weight": pl.Int64})
+    sources = flow.input("sources", {"node": pl.String})
+    with pytest.raises(
+        rr.PlanError, match="'src' of edges is Int64 and 'node' of sources is String"
+    ) as caught:
+        algorithm(edges, sources)
+    assert caught.value.code == "plan.types_differ"
+    with pytest.raises(rr.PlanError, match="prioritised='yes': that is True, False or None"):
+        rr.graphs.components(edges, prioritised="yes")
+
+
+def test_looking_up_by_a_column_that_is_not_there():
+    flow = rr.Dataflow("looking")
+    orders, people = (flow.input(name, {"n": pl.Int64, "i": pl.Int64}) for name in ("o", "p"))
+    with pytest.raises(
+        rr.PlanError, match="cannot look up rows of 'o': column 'shp' does not exist"
+    ):
+        orders.lookup(people, "shp")

@@ -14,6 +14,13 @@ import riverrun as rr
 from riverrun import graphs as al
 
 SCHEMA = {"a": pl.Int64, "b": pl.String, "l": pl.List(pl.Int64)}
+
+
+class Silent(rr.Vertex):
+    def on_recv(self, port, rows, time):
+        pass
+
+
 EDGES = {"src": pl.Int64, "dst": pl.Int64}
 COLUMNS = {"key": {"a": pl.Int64}, "value": {"b": pl.String}}
 
@@ -127,22 +134,22 @@ ARGUMENTS = {
     "loop.enter": (lambda w, o: w.flow.loop().enter(o), ""),
     "loop.leave": (lambda w, o: w.flow.loop().leave(o), ""),
     "loop.connect": (lambda w, o: w.flow.loop().feedback(SCHEMA).connect(o), ""),
-    "vertex.inputs": (lambda w, o: w.flow.vertex(rr.Vertex, o, SCHEMA), ""),
-    "vertex.input": (lambda w, o: w.flow.vertex(rr.Vertex, {"in": o}, SCHEMA), ""),
+    "vertex.inputs": (lambda w, o: w.flow.vertex(Silent, o, SCHEMA), ""),
+    "vertex.input": (lambda w, o: w.flow.vertex(Silent, {"in": o}, SCHEMA), ""),
     "vertex.routes": (
-        lambda w, o: w.flow.vertex(rr.Vertex, {"in": w.rows}, SCHEMA, routes=o),
+        lambda w, o: w.flow.vertex(Silent, {"in": w.rows}, SCHEMA, routes=o),
         "none dict",
     ),
     "vertex.tables": (
-        lambda w, o: w.flow.vertex(rr.Vertex, {"in": w.rows}, SCHEMA, tables=o),
+        lambda w, o: w.flow.vertex(Silent, {"in": w.rows}, SCHEMA, tables=o),
         "none dict",
     ),
     "vertex.table": (
-        lambda w, o: w.flow.vertex(rr.Vertex, {"in": w.rows}, SCHEMA, tables={"t": o}),
+        lambda w, o: w.flow.vertex(Silent, {"in": w.rows}, SCHEMA, tables={"t": o}),
         "",
     ),
     "vertex.name": (
-        lambda w, o: w.flow.vertex(rr.Vertex, {"in": w.rows}, SCHEMA, name=o),
+        lambda w, o: w.flow.vertex(Silent, {"in": w.rows}, SCHEMA, name=o),
         "text none",
     ),
     "drop_before": (

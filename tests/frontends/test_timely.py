@@ -392,6 +392,9 @@ def test_nothing_is_sent_while_starting():
         def start(self):
             self.send([{"n": 1}])
 
+        def on_recv(self, port, rows, time):
+            self.send(rows)
+
     flow = rr.Dataflow("hasty")
     numbers = flow.input("numbers", {"n": pl.Int64})
     flow.output("n", flow.vertex(Hasty, {"n": numbers}, {"n": pl.Int64}, name="hasty"))

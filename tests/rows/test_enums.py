@@ -437,3 +437,11 @@ def test_programs_of_enums_and_wider_types_keep_the_laws() -> None:
         },
         rounds=1,
     )
+
+
+def test_a_filter_by_what_is_no_category_is_refused() -> None:
+    rows = rr.Dataflow("levels").input("rows", {"level": LEVEL})
+    with pytest.raises(rr.PlanError, match="level='zzz' is no category") as caught:
+        rows.filter(level="zzz")
+    assert "'low'" in str(caught.value.hint)
+    assert rows.filter(level="low").columns == ["level"]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.soaking import some
+
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 
 PROGRAM = """
@@ -94,7 +96,8 @@ run.close()
 """
 
 
-@pytest.mark.parametrize("mode", ["calls", "exit", "with", "del"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("mode", some(["calls", "exit", "with", "del"], 2))
 def test_a_forked_child(mode: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, mode, str(tmp_path / "path")],

@@ -13,6 +13,7 @@ import riverrun as rr
 from riverrun.run import progress_line
 from riverrun.run.rounds import SHOWN, Rounds
 from riverrun.runtime import local
+from tests.soaking import some
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -302,7 +303,8 @@ def test_an_epoch_that_is_done_again_is_told_once(mode, tmp_path):
         assert run.rounds("components").epochs == [0, 1]
 
 
-@pytest.mark.parametrize("mode", ["auto", "rounds", "differential"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("mode", some(["auto", "rounds", "differential"], 1))
 def test_workers_in_processes_tell_the_same(mode):
     told = []
     for options in ({"workers": 1}, {"workers": 2, "on": "processes"}):

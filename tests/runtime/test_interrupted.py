@@ -24,7 +24,7 @@ from riverrun.runtime.remote import RemoteCluster
 from tests.engine.flows import Model, check, graph_maker
 from tests.interrupting import HANG, Alarm, traced, watched_handlers
 from tests.runtime.launchers import Processes, Threads, gone_by
-from tests.soaking import Shown, draws, first_seed
+from tests.soaking import Shown, draws, first_seed, some
 
 MAKER = graph_maker()
 RAISED = (KeyboardInterrupt, Alarm, SystemExit)
@@ -126,7 +126,8 @@ def test_many_calls_of_a_remote_cluster(durable: bool, tmp_path: Path) -> None:
     _interrupt_calls(Threads, durable, tmp_path, trials, first_seed(50 + durable))
 
 
-@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.sampled
+@pytest.mark.parametrize("durable", some([True, False], 1))
 def test_calls_of_a_cluster_of_processes(durable: bool, tmp_path: Path) -> None:
     _interrupt_calls(Processes, durable, tmp_path, 8, 7 + durable, restarts=1)
 

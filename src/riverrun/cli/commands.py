@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "kernels":
             from riverrun.cli.kernels import prepare
 
-            return prepare(options.folder)
+            return prepare(options.folder, few=options.common)
         _check(parser, options)
         from riverrun.cli.checkpoints import run
 
@@ -53,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     kernels.add_argument(
         "--folder", metavar="PATH", help="copy what is compiled there as well, to be shipped"
+    )
+    kernels.add_argument(
+        "--common",
+        action="store_true",
+        help="only those of programs that join, group and iterate; others are compiled when a run needs them",
     )
     checkpoints = commands.add_parser(
         "checkpoints",

@@ -45,6 +45,7 @@ from riverrun.progress.reachability import ProgressChange
 from riverrun.rows.records import canonical_columns
 from riverrun.state import Spine
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.schema import Schema
 from riverrun.state.shards import Range, Shards
 from riverrun.state.view import View
@@ -204,7 +205,7 @@ class Instance:
                 return
         self._feeding = None
         if self._clock is not None and self.index == 0:
-            self._clock.feed(Changes.of([pa.array([epoch])], (epoch,)))
+            self._clock.feed(Changes.of([as_column(np.array([epoch]))], (epoch,)))
         self._schedule.close(epoch)
         self._settle()
 
@@ -419,7 +420,7 @@ class Maker:
 def _as_changes(node: Node, batch: pa.RecordBatch, epoch: int) -> Changes:
     """Rows of an epoch as changes."""
     columns = canonical_columns(batch, node.schemas[0])  # by position: a column may be called diff
-    diffs = np.asarray(batch.column(batch.num_columns - 1))
+    diffs = as_array(batch.column(batch.num_columns - 1))
     if len(diffs) == 1 or (diffs == diffs[0]).all():
         return Changes(columns, batch.num_rows, ((epoch,),), None, int(diffs[0]), None)
     return Changes(columns, batch.num_rows, ((epoch,),), None, 0, diffs)

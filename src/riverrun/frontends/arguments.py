@@ -59,7 +59,12 @@ def named_columns(
     return chosen
 
 
-def output_name(expression: pl.Expr, what: str) -> str:
+_EACH = (
+    'name each: select("a", "b"), or select(collection.columns); or give one a name: .alias("c")'
+)
+
+
+def output_name(expression: pl.Expr, what: str, hint: str = _EACH) -> str:
     """The name of the column that an expression outputs; refused where it may output several."""
     try:
         return expression.meta.output_name()
@@ -67,7 +72,7 @@ def output_name(expression: pl.Expr, what: str) -> str:
         raise PlanError(
             "plan.expression",
             f"cannot {what} {expression}: it can stand for several columns",
-            hint='name each: select("a", "b"), or select(collection.columns); or give one a name: .alias("c")',
+            hint=hint,
         ) from error
 
 

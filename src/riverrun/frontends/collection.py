@@ -92,7 +92,7 @@ from riverrun.rows.column_names import checked_columns, flat, is_list, new_name,
 from riverrun.rows.schemas import as_schema
 from riverrun.rows.values import listed, show
 from riverrun.run.options import check_flag
-from riverrun.state.types import type_text
+from riverrun.state.types import EnumType, type_text
 
 Column = str | pl.Expr
 REPLACE = Replace()
@@ -160,7 +160,7 @@ class Collection(Rows):
         """
         attempt = f"add columns to {self._name}"
         wanted: dict[str, Any] = {name: name for name in self.columns}
-        wanted |= named_columns(columns, named, self.columns, "with_columns", attempt)
+        wanted |= named_columns(columns, named, self.columns, "compute", attempt)
         return self._project(wanted, attempt)
 
     @by_one_mapping
@@ -217,6 +217,15 @@ class Collection(Rows):
         conditions: list[Any] = list(flat(predicates))
         for column, value in equal.items():
             one_column(column, self.columns, attempt)
+            kind = self.schema.field(column).type
+            if isinstance(kind, EnumType) and isinstance(value, str) and value not in kind.codes:
+                raise PlanError(
+                    "plan.expression",
+                    f"cannot {attempt}: {column}={show(value)} is no category of {type_text(kind)}, so it would keep "
+                    "no row",
+                    hint=f"its categories: {', '.join(map(show, kind.categories[:9]))}",
+                    column=column,
+                )
             conditions.append(pl.col(column) == _compared(column, value, attempt))
         if not conditions:
             raise PlanError(
@@ -592,7 +601,7 @@ class Collection(Rows):
         ``group_by(pl.col("shop") % 2)``, is shown in the result alone.
         """
         attempt = f"group {self._name}"
-        return Grouped.of(self, named_columns(columns, named, self.columns, "group_by", attempt))
+        return Grouped.of(self, named_columns(columns, named, self.columns, "group by", attempt))
 
     def count(self, name: str = "count") -> Collection:
         """One row with the number of rows, in a column called `name`; no row while there are none."""
@@ -973,7 +982,7 @@ class Collection(Rows):
         key: str | Sequence[str],
         body: Callable[..., tuple[Collection, Collection]] | None = None,
         send: Callable[..., Collection] | None = None,
-        better: Better | None = None,
+        better: Better | pl.Expr | Sequence[pl.Expr] | None = None,
         missing: str = "drop",
         rounds: int | None = None,
         mode: str = "auto",
@@ -994,7 +1003,8 @@ class Collection(Rows):
           the solution: messages to keys.
 
         A row of the delta takes the place of the row with its key if it is `better`: ``rr.loops.least("distance")`` or
-        ``rr.loops.greatest("width")``; other columns decide between equally good rows, the smaller first. Without
+        ``rr.loops.greatest("width")``, of columns or expressions; an expression alone, or a list of them, is the same
+        as `least` of them. Other columns decide between equally good rows, the smaller first. Without
         `better`, a row takes the place of every other row, and two different rows for one key are an error. A row whose
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 

@@ -39,6 +39,7 @@ way out (`leave`).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -104,7 +105,11 @@ class Vertex:
 
         The frame has one column more than the input, `diff`: 1 as a rule, and -1 for a row that is deleted.
         """
-        raise NotImplementedError
+        raise PlanError(
+            "plan.vertex",
+            f"cannot give rows to {type(self).__name__}: it has no method on_recv",
+            hint="def on_recv(self, port, rows, time): ...",
+        )
 
     def on_notify(self, time: Timestamp) -> None:
         """Called when `time` is complete: no row at or before it can arrive any more."""
@@ -131,7 +136,14 @@ class Vertex:
         ``read(keys)`` gives the rows with these keys and ``scan()`` all rows of this worker, as Polars frames;
         ``write(rows)`` puts each row in place of the row with the same key, and ``delete(keys)`` takes rows out.
         """
-        return self._link.tables[name]
+        tables = self._link.tables
+        if name not in tables:
+            raise PlanError(
+                "plan.vertex",
+                f"cannot take table {show(name)} of {type(self).__name__}: declared are: {', '.join(tables) or 'none'}",
+                hint="flow.vertex(..., tables={'name': ({'key': pl.Int64}, {'value': pl.Int64})})",
+            )
+        return tables[name]
 
     @property
     def worker(self) -> int:
@@ -167,6 +179,13 @@ def add_vertex(
             "plan.vertex",
             f"cannot add a vertex at {line}: give a class of vertices, and at least one input",
             hint="flow.vertex(MyVertex, {'rows': collection}, {'column': pl.Int64})",
+            line=line,
+        )
+    if inspect.isclass(make) and issubclass(make, Vertex) and make.on_recv is Vertex.on_recv:
+        raise PlanError(
+            "plan.vertex",
+            f"cannot add a vertex at {line}: {make.__name__} has no method on_recv",
+            hint="def on_recv(self, port, rows, time): ...",
             line=line,
         )
     for port, collection in inputs.items():

@@ -33,7 +33,7 @@ from riverrun.errors import OperatorFailed
 from riverrun.plan.operator import Linear, PlacedInput, Placement, moved_keys
 from riverrun.progress import Timestamp
 from riverrun.state.changes import Changes
-from riverrun.state.columns import int64_column, take_columns
+from riverrun.state.columns import as_array, as_column, int64_column, take_columns
 from riverrun.state.keys import Keys
 from riverrun.state.sums import limbs, total
 from riverrun.state.view import Selection, View
@@ -146,7 +146,7 @@ def _align(queries: Ints, other: Evaluated) -> tuple[pa.Array, ...]:
     missing = (
         np.ones(len(queries), bool) if not len(other_queries) else other_queries[where] != queries
     )
-    return tuple(column.take(pa.array(where, mask=missing)) for column in columns)
+    return tuple(column.take(as_column(where, ~missing)) for column in columns)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Amounts(Linear):
                 sums.append(value)
         chosen = np.concatenate(rows)
         taken = changes.with_columns(key).take(chosen)
-        slot = pa.array(np.concatenate(slots))
+        slot = as_column(np.concatenate(slots))
         return Changes(
             (*taken.columns, slot), len(chosen), taken.times, taken.codes, 0, np.concatenate(sums)
         )
@@ -233,18 +233,16 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
     """Rows, slots and amounts of one column."""
     valid = None
     if column.null_count:
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = as_array(column.is_valid())
     if form == "valid":
         rows = np.arange(len(column)) if valid is None else np.flatnonzero(valid)
         return [(rows, np.zeros(len(rows), np.int32), diffs[rows])]
     if form == "float":
-        if column.null_count:
-            column = column.fill_null(0.0)
-        values = np.asarray(column).astype(np.float64, copy=False)
+        values = as_array(column).astype(np.float64, copy=False)
         return [limbs(values, valid, diffs)]
-    if column.null_count:
-        zero = False if pa.types.is_boolean(column.type) else 0
-        column = column.fill_null(pa.scalar(zero, column.type))
+    there = None
+    if valid is not None:
+        there, column, diffs = np.flatnonzero(valid), column.drop_null(), diffs[valid]
     many = len(diffs) > 0 and max(int(diffs.max()), -int(diffs.min())) >= _MANY
     digits = _product_digits(column, form, diffs) if many else _digits(column, form)
     parts = []
@@ -252,18 +250,19 @@ def _split(column: pa.Array, form: str, diffs: Ints) -> list[tuple[Ints, Any, In
         rows = np.flatnonzero(digit)
         if len(rows):
             amounts = digit[rows] if many else digit[rows] * diffs[rows]
-            parts.append((rows, np.full(len(rows), slot, np.int32), amounts))
+            slots = np.full(len(rows), slot, np.int32)
+            parts.append((rows if there is None else there[rows], slots, amounts))
     return parts
 
 
 def _digits(column: pa.Array, form: str) -> list[Ints]:
     """The digits of 32 bits of each number, the lowest first; their size is below 2**31, except for ``uint``."""
     if form == "uint":
-        naturals = np.asarray(column.cast(pa.uint64()))
+        naturals = as_array(column.cast(pa.uint64()))
         low = (naturals & np.uint64(_MASK)).astype(np.int64)
         return [low, (naturals >> np.uint64(32)).astype(np.int64)]
     if form != "decimal":
-        numbers = np.asarray(column.cast(pa.int64()))
+        numbers = as_array(column.cast(pa.int64()))
         low = ((numbers + (1 << 31)) & _MASK) - (1 << 31)
         return [low, (numbers >> _DIGIT) + (low < 0)]
     words = _decimal_words(column)
@@ -335,8 +334,8 @@ class Sums(GroupPart):
             live = counts > 0
             if not live.all():
                 queries, counts = queries[live], counts[live]
-            return queries, tuple([pa.array(counts) for _ in self.results]), None
-        slots = np.asarray(selection.canonical(len(view.schema.key)))
+            return queries, tuple([as_column(counts) for _ in self.results]), None
+        slots = as_array(selection.canonical(len(view.schema.key)))
         rows = np.zeros(len(keys), np.int64)
         of_rows = slots == 0
         rows[queries[of_rows]] = counts[of_rows]
@@ -345,7 +344,7 @@ class Sums(GroupPart):
         numbers = slots // _BASE
         for what, amount, valid in self.results:
             if what == "count":
-                columns.append(pa.array(rows[present]))
+                columns.append(as_column(rows[present]))
                 continue
             mine = numbers == amount + 1
             q, c = queries[mine], counts[mine]
@@ -354,7 +353,7 @@ class Sums(GroupPart):
             if form == "valid":
                 sums = np.zeros(len(keys), np.int64)
                 sums[q] = c
-                columns.append(pa.array(sums[present]))
+                columns.append(as_column(sums[present]))
                 continue
             kind = self.schema.field(len(columns)).type
             if form == "float":
@@ -369,7 +368,7 @@ class Sums(GroupPart):
                     _means(values, known[present], form, kind, self.scales.get(amount, 0))
                 )
             elif form == "float":
-                columns.append(pa.array(values))
+                columns.append(as_column(values))
             else:
                 columns.append(_sums(values, form, kind))
         return present, tuple(columns), None
@@ -416,7 +415,7 @@ def _sums(totals: Ints | list[int], form: str, kind: pa.DataType) -> pa.Array:
         else:
             data = np.stack([totals, totals >> np.int64(63)], axis=1).tobytes()
         return pa.Array.from_buffers(kind, len(totals), [None, pa.py_buffer(data)])
-    return pa.array(np.array(totals, np.uint64 if form == "uint" else np.int64)).cast(kind)
+    return as_column(np.array(totals, np.uint64 if form == "uint" else np.int64)).cast(kind)
 
 
 def sum_out_of_range(value: int, form: str, kind: pa.DataType) -> OperatorFailed:
@@ -451,13 +450,13 @@ def _means(totals: Any, known: Ints, form: str, kind: pa.DataType, scale: int) -
     units."""
     if form == "float":
         with np.errstate(divide="ignore", invalid="ignore"):
-            return pa.array(totals / known, mask=known <= 0)
+            return as_column(totals / known, known > 0)
     if form in ("int", "uint"):
         # Every sum is rounded to a double and then divided, a Python integer too: so the last digit of a key's mean
         # does not depend on other keys.
         values = np.array([float(each) for each in totals]) if isinstance(totals, list) else totals
         with np.errstate(divide="ignore", invalid="ignore"):
-            return pa.array(values / known, mask=known <= 0)
+            return as_column(values / known, known > 0)
     listed = totals if isinstance(totals, list) else totals.tolist()
     pairs = list(zip(listed, known.tolist(), strict=True))
     if form == "duration":
@@ -491,7 +490,7 @@ class FirstRows(GroupPart):
             live = counts > 0
             columns = [selection.canonical(view.schema.positions[name]) for name in self.columns]
             if not live.all():
-                columns = [column.filter(pa.array(live)) for column in columns]
+                columns = [column.filter(as_column(live)) for column in columns]
                 queries, counts = queries[live], counts[live]
             return queries, tuple(columns), counts
         positions = view.schema.positions

@@ -38,7 +38,7 @@ from riverrun.rows.records import as_record_batch
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, as_column
 from riverrun.state.kernels.gathering import list_rows_of_blocks
 from riverrun.state.shards import Range
 from riverrun.state.view import Selection, View
@@ -278,7 +278,7 @@ class Tap(Arranged):
         for piece in pieces:
             ordered = [piece.columns[at] for at in positions]
             rows = as_record_batch(columns, ordered, piece.rows)
-            diff = pa.array(piece.diff_array())
+            diff = as_column(piece.diff_array())
             shown.append(pa.record_batch([*rows.columns, diff], names=[*columns.names, "diff"]))
         return shown
 
@@ -288,8 +288,8 @@ class Tap(Arranged):
             raise TimeViolation(
                 "time.compacted",
                 f"cannot tell the changes of {self.node.operator.public_name!r} in epoch {epoch}: the run has started "
-                f"anew since, and can look back to epoch {self.oldest} only",
-                hint="run with a longer history=, by one more than the epochs whose changes are asked for",
+                f"anew since, with results from epoch {self.oldest} on: changes are told from the next epoch on",
+                hint="a run with a longer history= keeps more, from its next checkpoint on",
                 epoch=epoch,
             )
         whole, pieces = self.arrangement.spine.view(), []

@@ -44,6 +44,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema, Spine
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.kernels.values import unmix
 from riverrun.state.keys import Keys
 from riverrun.state.schema import free_name
@@ -87,14 +88,14 @@ class Due(Linear):
         if self.column is None:
             epochs = np.array([time[0] for time in changes.times])
             codes = np.zeros(changes.rows, np.int64) if changes.codes is None else changes.codes
-            return changes.with_columns((pa.array(epochs[codes] + self.span), *changes.columns))
+            return changes.with_columns((as_column(epochs[codes] + self.span), *changes.columns))
         times = changes.columns[self.column]
         if times.null_count:
             dues = np.full(changes.rows, NO_DUE)
-            valid = times.is_valid().to_numpy(zero_copy_only=False)
+            valid = as_array(times.is_valid())
             dues[valid] = self._after(ticks_of(times.drop_null()))
-            return changes.with_columns((pa.array(dues), *changes.columns))
-        return changes.with_columns((pa.array(self._after(ticks_of(times))), *changes.columns))
+            return changes.with_columns((as_column(dues), *changes.columns))
+        return changes.with_columns((as_column(self._after(ticks_of(times))), *changes.columns))
 
     def _after(self, ticks: Ticks) -> Ticks:
         """Each time plus the span; the end of all times where the sum would be later."""
@@ -105,10 +106,10 @@ def ticks_of(times: pa.Array) -> Ticks:
     """A column of times as integers, in its own unit."""
     kind = times.type
     if kind == _TICKS:
-        return np.asarray(times)
+        return as_array(times)
     if kind.bit_width == 32:
         times = times.cast(pa.int32())
-    return np.asarray(times.cast(_TICKS))
+    return as_array(times.cast(_TICKS))
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,11 @@ class LatestTick(Linear):
 
     def apply(self, changes: Changes) -> Changes | None:
         inserted = changes.diff_array() > 0
-        times = changes.columns[self.column].filter(pa.array(inserted)).drop_null()
+        times = changes.columns[self.column].filter(as_column(inserted)).drop_null()
         if not len(times):
             return None
         mark = max(int(ticks_of(times).max()) - self.late, int(NO_DUE))
-        return Changes((pa.array([mark]),), 1, changes.times[-1:], None, 1, None)
+        return Changes((as_column(np.array([mark])),), 1, changes.times[-1:], None, 1, None)
 
 
 @dataclass(frozen=True)
@@ -157,12 +158,12 @@ class Spread(Linear):
 def _shards() -> pa.Array:
     """Numbers whose hashes lie at even distances, so that each of up to `SHARDS` workers owns one."""
     hashes: list[Any] = [np.uint64(at * ((1 << 64) // SHARDS)) for at in range(SHARDS)]
-    return pa.array(np.array([unmix(one) for one in hashes], np.uint64).view(np.int64))
+    return as_column(np.array([unmix(one) for one in hashes], np.uint64).view(np.int64))
 
 
 def spread(mark: int, time: Timestamp) -> Changes:
     """The rows that bring a mark to every worker."""
-    column = pa.array(np.full(SHARDS, mark))
+    column = as_column(np.full(SHARDS, mark))
     return Changes((_shards(), column), SHARDS, (time,), None, 1, None)
 
 
@@ -221,7 +222,7 @@ class Watermarker(Actor):
         if self._mark is not None:
             marks, diffs = [mark, self._mark], [1, -1]
         self._mark = mark
-        column = pa.array(marks, pa.int64())
+        column = as_column(np.array(marks))
         self._marks.append(Changes((column,), len(marks), (time,), None, 0, np.array(diffs)), upper)
         self.context.push(spread(mark, time), 0)
 
@@ -275,7 +276,7 @@ class Expirer(Actor):
         self._mark = max(marks.to_batch(now).column("mark").to_pylist(), default=None)
         view, now = present(self._rows.spine)
         for piece in view.scan(now):
-            self._know(np.unique(np.asarray(piece.canonical(0))).tolist())
+            self._know(np.unique(as_array(piece.canonical(0))).tolist())
 
     def _know(self, dues: list[int]) -> None:
         fresh = [due for due in dues if due not in self._known]
@@ -299,12 +300,12 @@ class Expirer(Actor):
             arrived = self._counted(Changes.concat(rows))
             if arrived.rows:
                 pieces.append(arrived)
-                self._know(np.unique(np.asarray(arrived.columns[0])).tolist())
+                self._know(np.unique(as_array(arrived.columns[0])).tolist())
         leaving = 0 if self._mark is None else bisect_right(self._dues, self._mark)
         if leaving:
             gone, self._dues = self._dues[:leaving], self._dues[leaving:]
             self._known.difference_update(gone)
-            keys = Keys((pa.array(gone, pa.int64()),), len(gone))
+            keys = Keys((as_column(np.array(gone, np.int64)),), len(gone))
             selection = so_far(self._rows.spine, upper).lookup(keys, time)
             if len(selection):
                 columns = tuple(selection.canonical(at) for at in range(len(self._schema.columns)))
@@ -319,7 +320,7 @@ class Expirer(Actor):
 
     def _counted(self, arrived: Changes) -> Changes:
         """The rows that enter the output; the others are counted in the events (the counted law)."""
-        dues = np.asarray(arrived.columns[0])
+        dues = as_array(arrived.columns[0])
         timeless = dues == NO_DUE
         if timeless.any():
             self._note("no time", arrived.filter(timeless))
@@ -335,7 +336,7 @@ class Expirer(Actor):
     def _past(self, rows: Changes) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows the mark has passed. All of them have a time."""
         assert self._mark is not None
-        operator, dues = self.node.operator, np.asarray(rows.columns[0])
+        operator, dues = self.node.operator, as_array(rows.columns[0])
         assert isinstance(operator, Expire)
         past: np.ndarray[Any, np.dtype[np.bool_]] = dues <= self._mark
         if self._mark == END and operator.column is not None:
@@ -357,7 +358,7 @@ class Expirer(Actor):
             return
         shards = marks.columns[0].unique()
         fresh = Changes(
-            (shards, pa.array(np.full(len(shards), mark))), len(shards), (time,), None, 1, None
+            (shards, as_column(np.full(len(shards), mark))), len(shards), (time,), None, 1, None
         )
         pieces = [fresh]
         old = so_far(self._marks.spine, upper).lookup(Keys((shards,), len(shards)), time)

@@ -34,6 +34,7 @@ from riverrun.plan.operator import (
 from riverrun.progress import Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array
 from riverrun.state.kernels import layout
 from riverrun.state.matching import match
 from riverrun.state.view import View
@@ -117,9 +118,7 @@ class Join(Operator):
                 columns[at] = column
             changes = Changes(tuple(columns), pairs.rows, pairs.times, pairs.codes, 0, pairs.diffs)
             if nullable:
-                valid = [
-                    pairs.left(at).is_valid().to_numpy(zero_copy_only=False) for at in nullable
-                ]
+                valid = [as_array(pairs.left(at).is_valid()) for at in nullable]
                 chosen = np.flatnonzero(np.logical_and.reduce(valid))
                 changes = _take(changes, chosen)
             if changes.rows:

@@ -28,7 +28,7 @@ from riverrun.plan.operator import PlacedInput, Placement, moved_keys
 from riverrun.rows.records import Columns, as_record_batch, python_rows
 from riverrun.rows.values import show
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints, take_columns
+from riverrun.state.columns import Ints, as_array, as_column, take_columns
 
 _HINT = "give these columns as they came, or leave them out of keeps="
 _ONE_TIME = ((0,),)
@@ -78,11 +78,11 @@ def check_each_row(
             (before,) = take_columns([before], origins)
         if before.equals(after):  # never of columns with a NaN
             continue
-        numbers = pa.array(np.arange(len(after)))
+        numbers = as_column(np.arange(len(after)))
         found = strangers([numbers, before], [numbers, after])
         if found is None:
             continue
-        at = int(np.asarray(found[0])[0])
+        at = int(as_array(found[0])[0])
         (old,), (new,) = _values([field], [before], at), _values([field], [after], at)
         raise OperatorFailed(
             "operator.keeps",

@@ -25,6 +25,7 @@ from riverrun.plan.operator import Linear, PlacedInput, Placement, Role, moved_k
 from riverrun.rows.convert import as_table
 from riverrun.rows.records import Columns, as_record_batch, canonical_columns, with_times
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array
 
 MOST = (1 << 63) - 1
 """The most often that a row can be there."""
@@ -220,7 +221,7 @@ class FlatMap(Linear):
 
 def list_parents(lists: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     """The row that each element of `lists.flatten()` comes from. A null list has none, whatever lies under it."""
-    sizes = np.asarray(pc.list_value_length(lists).fill_null(0), np.int64)
+    sizes = as_array(pc.list_value_length(lists).fill_null(0))
     return np.repeat(np.arange(len(lists)), sizes)
 
 

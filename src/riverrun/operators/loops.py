@@ -30,6 +30,7 @@ from riverrun.plan.plan import Node
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.rows.records import python_rows, with_times
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array
 
 PATIENCE = 100_000  # rounds; some ten seconds for a loop that adds a row in each
 
@@ -66,7 +67,7 @@ class Enter(Linear):
         (column,) = self.at.apply(changes.columns, changes.rows)
         if column.null_count:
             raise _no_round(None)
-        rounds = np.asarray(column.cast(pa.int64()))
+        rounds = as_array(column.cast(pa.int64()))
         if len(rounds) and rounds.min() < 0:
             raise _no_round(int(rounds.min()))
         if self.limit is not None:

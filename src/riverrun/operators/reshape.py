@@ -19,6 +19,7 @@ from riverrun.operators.expire import Ticks, ticks_of
 from riverrun.operators.linear import list_parents
 from riverrun.plan.operator import Linear
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.types import type_text, widen
 
 
@@ -137,7 +138,7 @@ class Windows(Linear):
         kind = times.type
         rows = np.arange(changes.rows)
         if times.null_count:
-            rows = np.flatnonzero(times.is_valid().to_numpy(zero_copy_only=False))
+            rows = np.flatnonzero(as_array(times.is_valid()))
             times = times.drop_null()
         ticks = ticks_of(times)
         first = _first_tick(kind)
@@ -157,7 +158,7 @@ class Windows(Linear):
             return None
         taken = changes.take(chosen)
         wide = pa.int32() if kind.bit_width == 32 else pa.int64()
-        column = pa.array(start).cast(wide).cast(kind)
+        column = as_column(start).cast(wide).cast(kind)
         return taken.with_columns((*taken.columns, column))
 
     def _before_all(
@@ -215,7 +216,7 @@ class Fits(Linear):
             if not pc.any(column).as_py():
                 continue
             diffs = changes.diff_array() if diffs is None else diffs
-            flags = np.asarray(column.fill_null(False)) & (diffs > 0)
+            flags = as_array(column.fill_null(False)) & (diffs > 0)
             if flags.any():
                 at = int(np.flatnonzero(flags)[0])
                 row = {

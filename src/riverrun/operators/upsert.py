@@ -28,7 +28,7 @@ from riverrun.rows.commands import DELETED, LAST_FIRST, SEQUENCE, commands_schem
 from riverrun.state import Order, Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import take_columns
+from riverrun.state.columns import as_array, as_column, take_columns
 from riverrun.state.keys import Keys
 
 
@@ -92,7 +92,7 @@ class Upserter(Arranged):
         put = np.arange(len(last))
         deleted = commands.columns[self._deleted]
         if deleted.true_count:
-            put = np.flatnonzero(~deleted.take(pa.array(last)).to_numpy(zero_copy_only=False))
+            put = np.flatnonzero(~as_array(deleted.take(as_column(last))))
             last = last[put]
         values = (
             take_columns([commands.columns[at] for at in self._value_places], last)

@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from riverrun.errors import SchemaError, TimeViolation
+from riverrun.errors import SchemaError, TimeViolation, show
 from riverrun.interrupts import deferred, exposed, uninterrupted
 from riverrun.plan.identity import code_of
 from riverrun.plan.operator import (
@@ -197,7 +197,7 @@ class VertexActor(Actor):
             self._asked.add(allowed)
             self.context.request(allowed)
 
-    def _allowed(self, time: Timestamp | None, what: str) -> Timestamp:
+    def _allowed(self, time: Any, what: str) -> Timestamp:
         now = self._now
         if now is None:
             raise TimeViolation(
@@ -208,6 +208,15 @@ class VertexActor(Actor):
             )
         if time is None:
             return now
+        if not isinstance(time, tuple) or not all(type(each) is int for each in time):
+            raise TimeViolation(
+                "time.no_time",
+                f"cannot {what} at {show(time)} while handling {now} in {self.node.name!r} ({self.node.line}): "
+                "a time is a tuple of whole numbers, the epoch and the round of each loop",
+                hint=f"send at {now}, or later in every coordinate",
+                node=self.node.name,
+                line=self.node.line,
+            )
         if len(time) != len(now) or not less_equal(now, time):
             raise TimeViolation(
                 "time.went_back",

@@ -29,6 +29,7 @@ import pyarrow as pa
 from riverrun.errors import CheckpointError
 from riverrun.progress import Timestamp
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 
 STANDING = "standing"
 """Of the parts of saved rows, the solution of the loop, as of the round before; the others are called by number."""
@@ -128,7 +129,7 @@ class RoundSaves:
 
 def batch_of_changes(changes: Changes) -> pa.RecordBatch:
     """The rows of changes of one time, and their diffs behind them."""
-    columns = [*changes.columns, pa.array(changes.diff_array())]
+    columns = [*changes.columns, as_column(changes.diff_array())]
     return pa.RecordBatch.from_arrays(columns, names=[str(at) for at in range(len(columns))])
 
 

@@ -39,6 +39,7 @@ import pyarrow as pa
 from riverrun.errors import OperatorFailed, SchemaError
 from riverrun.rows.convert import as_table
 from riverrun.state import Order
+from riverrun.state.columns import as_column
 from riverrun.state.types import canonical
 
 SEQUENCE, DELETED, DIFF = "__sequence__", "__deleted__", "diff"
@@ -55,7 +56,7 @@ PARTITION = 1 << 32
 _FORMS = ("schema.column_missing", "schema.column_unknown", "schema.ragged", "schema.not_rows")
 """Codes of refusals of rows because of their form, whatever their values."""
 _SMALL = 64  # up to so many rows, the column of diffs is a slice of one in _DIFFS
-_DIFFS = {diff: pa.array(np.full(_SMALL, diff, np.int64)) for diff in (1, -1)}
+_DIFFS = {diff: as_column(np.full(_SMALL, diff, np.int64)) for diff in (1, -1)}
 
 
 def commands_schema(columns: pa.Schema) -> pa.Schema:
@@ -130,11 +131,11 @@ class InputRows:
         columns, count = rows.columns, rows.num_rows
         diff = -1 if delete and not self.key else 1
         if self.key:
-            columns.append(pa.array(np.arange(first, first + count, dtype=np.int64)))
+            columns.append(as_column(np.arange(first, first + count, dtype=np.int64)))
             columns.append(pa.repeat(delete, count))
         small = count <= _SMALL
         columns.append(
-            _DIFFS[diff].slice(0, count) if small else pa.array(np.full(count, diff, np.int64))
+            _DIFFS[diff].slice(0, count) if small else as_column(np.full(count, diff, np.int64))
         )
         return pa.RecordBatch.from_arrays(columns, names=list(self.names))
 

@@ -274,7 +274,7 @@ class _Declared:
 
     def _rows(self, rows: list[Any], attempt: str) -> pa.RecordBatch:
         if not rows:
-            return self._batch([pa.array([], each.kind) for each in self.converters])
+            return self._batch([pa.nulls(0, each.kind) for each in self.converters])
         kind = type(rows[0])
         if kind is tuple or kind is list:
             if len(rows) == 1:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from riverrun.rows.conditions import Where
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 from riverrun.state.schema import conform_column, declared_column, free_name
 from riverrun.state.types import (
     declared_schema,
@@ -76,8 +77,8 @@ def with_times(schema: pa.Schema, changes: Changes) -> pa.RecordBatch:
     times = pa.array([list(time) for time in changes.times], pa.list_(pa.int64()))
     columns: Mapping[str, Any] = {
         **{field.name: batch.column(at) for at, field in enumerate(schema)},
-        free_name("time", schema.names): times.take(pa.array(codes)),
-        free_name("diff", schema.names): pa.array(changes.diff_array()),
+        free_name("time", schema.names): times.take(as_column(codes)),
+        free_name("diff", schema.names): as_column(changes.diff_array()),
     }
     return pa.record_batch(columns)
 

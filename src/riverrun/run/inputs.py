@@ -35,6 +35,7 @@ from riverrun.rows.records import canonical_columns
 from riverrun.run.turn import Turn
 from riverrun.runtime.frames import Frames, Target
 from riverrun.state.changes import Changes, hash_rows
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.schema import declared_column
 
 FEW = 2000  # rows, below which sets of Python are quicker
@@ -164,18 +165,18 @@ class RunInput:
     def _net(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows that are left when equal ones are added up; the batch as it is, where no two rows cancel."""
         columns = canonical_columns(batch, self.form.schema)
-        diffs = np.asarray(batch.column(batch.num_columns - 1))
+        diffs = as_array(batch.column(batch.num_columns - 1))
         alike = _alike(hash_rows(columns, batch.num_rows), diffs > 0)
         if not alike.any():
             return batch
         met = Changes(columns, batch.num_rows, ((0,),), None, 0, diffs).filter(alike).consolidate()
-        others = pa.array(np.flatnonzero(~alike))
+        others = as_column(np.flatnonzero(~alike))
         kinds = batch.schema.types
         rows = [
             column if column.type == kind else declared_column(column, field).cast(kind)
             for column, field, kind in zip(met.columns, self.form.schema, kinds[:-1], strict=True)
         ]
-        left = pa.record_batch([*rows, pa.array(met.diff_array())], schema=batch.schema)
+        left = pa.record_batch([*rows, as_column(met.diff_array())], schema=batch.schema)
         return pa.concat_batches([batch.take(others), left])
 
     def clear(self) -> list[Parcel]:

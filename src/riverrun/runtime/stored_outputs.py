@@ -28,6 +28,7 @@ from riverrun.errors import CheckpointError
 from riverrun.plan.plan import Node, Plan
 from riverrun.rows.conditions import Where
 from riverrun.rows.records import narrowed
+from riverrun.state.columns import as_column
 from riverrun.state.types import shown_schema
 from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.reader import StoredState
@@ -75,7 +76,7 @@ class StoredPortion(Portion):
             )
             return
         for piece in view.scan(time) if view.batches else ():
-            counted = [*piece.to_batch().columns, pa.array(piece.counts)]
+            counted = [*piece.to_batch().columns, as_column(piece.counts)]
             yield narrowed(pa.record_batch(counted, schema=self.schema), columns, where)
 
 

@@ -39,4 +39,4 @@ def of_lent(session: SparkSession, run: str, number: str) -> DataFrame:
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([pa.array([], field.type) for field in schema], schema=schema)
+    return pa.record_batch([pa.nulls(0, field.type) for field in schema], schema=schema)

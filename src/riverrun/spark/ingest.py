@@ -130,7 +130,7 @@ def check_columns(frame: Any, target: Target) -> None:
 
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     columns = to_arrow_schema(frame.schema, timezone=zone)
-    nothing = pa.record_batch([pa.array([], field.type) for field in columns], schema=columns)
+    nothing = pa.record_batch([pa.nulls(0, field.type) for field in columns], schema=columns)
     conformed(nothing, target, 0)
 
 

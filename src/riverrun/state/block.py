@@ -36,6 +36,7 @@ from riverrun.state.columns import (
     Cells,
     ColumnWriter,
     Ints,
+    as_array,
     flat_table,
     node_count,
     node_table,
@@ -101,7 +102,7 @@ class Block:
     @cached_property
     def words(self) -> np.ndarray[Any, np.dtype[np.uint64]]:
         """The hashes of all rows, those outside [start, stop) included, as an array."""
-        return self.hashes.to_numpy(zero_copy_only=True)  # type: ignore[no-any-return]
+        return as_array(self.hashes)
 
     @cached_property
     def directory(self) -> tuple[np.ndarray[Any, np.dtype[np.uint32]], int] | None:

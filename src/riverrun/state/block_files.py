@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from riverrun.errors import CheckpointError, TimeViolation, TransportError
 from riverrun.progress.timestamp import as_timestamp
 from riverrun.state.block import Block
+from riverrun.state.columns import as_array
 from riverrun.state.kernels import gathering
 from riverrun.state.schema import FULL_MASK, Schema
 from riverrun.state.soundness import UnsoundRows, read_file, read_json
@@ -124,7 +125,7 @@ def _check_sound(
         raise _refuse(name, "it has neither one time and one diff for all rows, nor one for each")
     if any(column is not None and column.null_count for column in (hashes, codes, diffs)):
         raise _refuse(name, "a hash, time or diff is missing")
-    words = hashes.to_numpy()
+    words = as_array(hashes)
     if not gathering.is_ascending(words):
         raise _refuse(name, "its rows are not sorted by hash")
     if codes is not None and pc.max(codes).as_py() >= len(times):

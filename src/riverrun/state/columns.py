@@ -26,6 +26,12 @@ Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _T = pa.types
 _INT64 = pa.int64()
+_KIND_OF = {
+    char: pa.from_numpy_dtype(np.dtype(char)) for char in "?" + np.typecodes["AllInteger"] + "efd"
+}
+"""The type of a column of numbers, by NumPy's character for theirs."""
+_DTYPE_OF = {kind.id: np.dtype(char) for char, kind in _KIND_OF.items()}
+_BIT_ID = pa.bool_().id
 
 
 _WIDE = frozenset({layout.INT, layout.UINT, layout.FLOAT, layout.DECIMAL, layout.FIXED})
@@ -151,6 +157,36 @@ def int64_column(values: Ints) -> pa.Array:
     return pa.Array.from_buffers(_INT64, len(values), [None, pa.py_buffer(values)], 0)
 
 
+def as_column(
+    values: np.ndarray[Any, Any],
+    valid: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+    kind: pa.DataType | None = None,
+) -> pa.Array:
+    """Numbers or truths as a column, numbers over the same memory; null where they are not `valid`.
+
+    `kind` is a type whose cells are those numbers; otherwise it follows from them. The first `pa.array` of a process
+    imports pandas where pandas is installed, which takes as long as all else that a worker imports; this does not.
+    """
+    kind = _KIND_OF[values.dtype.char] if kind is None else kind
+    cells = np.packbits(values, bitorder="little") if values.dtype == bool else values
+    nulls = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(
+        kind, len(values), [nulls, pa.py_buffer(np.ascontiguousarray(cells))]
+    )
+
+
+def as_array(column: pa.Array) -> np.ndarray[Any, Any]:
+    """The numbers of a column over its memory, or its truths: the inverse of `as_column`. Nulls have any cell."""
+    data, kind, rows = column.buffers()[1], column.type, len(column)
+    if data is None:
+        return np.empty(0, kind.to_pandas_dtype())
+    if kind.id == _BIT_ID:
+        end = column.offset + rows
+        bits = np.unpackbits(np.frombuffer(data, np.uint8), count=end, bitorder="little")
+        return bits[column.offset :].view(np.bool_)
+    return np.frombuffer(data, _DTYPE_OF[kind.id], rows, column.offset * kind.byte_width)
+
+
 def slab_columns(slab: Ints, first: int, kinds: Sequence[pa.DataType], rows: int) -> list[pa.Array]:
     """The columns that the nodes at word `first` of a slab describe, over the memory of the slab
     (`kernels.packing`)."""
@@ -259,7 +295,7 @@ def take_columns(
         if nodes is not None:
             return tuple(slab_columns(packing.take_rows(nodes, rows), 0, kinds, count))
     if exact:
-        chosen = pa.array(rows)
+        chosen = as_column(rows)
         return tuple(array.take(chosen) for array in arrays)
     nodes = node_table(arrays, [False] * len(arrays))
     tables = np.array([nodes.__array_interface__["data"][0]])

@@ -74,7 +74,7 @@ class Keys:
         schema = batch.schema
         kinds = schema.canonical[: len(schema.key)]
         if not batch.blocks:
-            return Keys([pa.array([], kind) for kind in kinds], 0)
+            return Keys([pa.nulls(0, kind) for kind in kinds], 0)
         if schema.flat_key is not None:
             slab, count = packing.pack_keys(batch.descriptors, schema.key_end)
             return Keys._packed(slab, kinds, count)
@@ -95,7 +95,7 @@ class Keys:
         if not kinds:
             return Keys((), int(any(piece.rows for piece in pieces)))
         if not pieces:
-            return Keys([pa.array([], kind) for kind in kinds], 0)
+            return Keys([pa.nulls(0, kind) for kind in kinds], 0)
         if schema.flat_key is not None:
             nodes = np.concatenate([piece.nodes for piece in pieces])
             sizes = np.array([piece.rows for piece in pieces])

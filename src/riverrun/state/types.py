@@ -30,10 +30,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.errors import SchemaError, show
+from riverrun.state.columns import as_column
 from riverrun.state.kernels.layout import MAX_DEPTH
 
 _T = pa.types
@@ -291,7 +293,7 @@ def _rebuilt(
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
     values = change(column.flatten(), kind.value_type)
     lengths = pc.list_value_length(column).fill_null(0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
+    offsets = pa.concat_arrays([as_column(np.zeros(1, np.int64)), pc.cumulative_sum(lengths)])
     return pa.LargeListArray.from_arrays(offsets, values, type=target, mask=mask)
 
 
@@ -354,7 +356,7 @@ def declared_schema(schema: pa.Schema) -> pa.Schema:
 def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """A batch without rows, in the shown types."""
     shown = shown_schema(schema)
-    return pa.record_batch([pa.array([], field.type) for field in shown], schema=shown)
+    return pa.record_batch([pa.nulls(0, field.type) for field in shown], schema=shown)
 
 
 def _for_polars(categories: Sequence[str]) -> bytes:

@@ -45,6 +45,7 @@ from riverrun.state.block import Block
 from riverrun.state.changes import Changes
 from riverrun.state.columns import (
     Ints,
+    as_column,
     column_table,
     gather_column,
     gather_columns,
@@ -404,7 +405,7 @@ class View:
         types = [column.type for column in [*self.schema.key, *self.schema.value]]
         schema = pa.schema(list(zip(names, [*types, pa.int64()], strict=True)))
         pieces = [
-            pa.record_batch([*piece.to_batch().columns, pa.array(piece.counts)], schema=schema)
+            pa.record_batch([*piece.to_batch().columns, as_column(piece.counts)], schema=schema)
             for piece in self.scan(as_of)
         ]
         return _concat(pieces, schema)

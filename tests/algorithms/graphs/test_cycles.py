@@ -18,7 +18,7 @@ from tests.soaking import Shown, draws, first_seed, seeds
 
 EDGES = {"src": pl.Int64, "dst": pl.Int64, "time": pl.Int64}
 HOUR = 3600
-SEEDS = seeds(2, soak=12)
+SEEDS = seeds(1, soak=12)
 
 pytestmark = pytest.mark.drawn
 

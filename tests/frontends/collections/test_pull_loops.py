@@ -360,7 +360,7 @@ def exactly(rows):
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("seed", seeds(2, soak=100))
+@pytest.mark.parametrize("seed", seeds(1, soak=100))
 def test_arrays_give_the_bits_of_the_differential_loop(program, seed, tmp_path):
     source = random.Random(seed)
     modes = ("arrays", "differential")

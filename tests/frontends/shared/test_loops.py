@@ -320,7 +320,7 @@ def test_updates_that_come_from_fetches(seed: int) -> None:
 
 @pytest.mark.parametrize("accelerate", [True, False])
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(24, soak=96))
+@pytest.mark.parametrize("seed", seeds(10, soak=96))
 def test_a_round_sees_all_that_was_updated_before_it(
     seed: int, accelerate: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from riverrun.storage.checkpoint import Checkpoints
 from riverrun.storage.records import record_name
 from tests.engine.flows import contents
 from tests.runtime.launchers import Processes, Threads
-from tests.soaking import seeds
+from tests.soaking import seeds, some
 
 OPTIONS: dict[str, list[Any]] = {
     "least": [1, 2],  # a filter before everything that is made of sales
@@ -312,7 +312,7 @@ def disturbed(source: random.Random, monkeypatch: Any, how: str) -> None:
 
 
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(8, soak=48))
+@pytest.mark.parametrize("seed", seeds(4, soak=48))
 def test_a_changed_program_gives_what_it_would_from_the_start(
     seed: int, tmp_path: Any, monkeypatch: Any
 ) -> None:
@@ -569,7 +569,8 @@ def test_what_was_built_anew_stays_right_after_later_checkpoints(
         assert results(run, shop(True)) == expected
 
 
-@pytest.mark.parametrize("kind", [Threads, Processes])
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", some([Threads, Processes], 1))
 def test_workers_elsewhere_build_anew_too(tmp_path: Any, kind: Any) -> None:
     written(tmp_path)
     flow = stock(sums=True)

@@ -26,6 +26,7 @@ from riverrun.storage.acknowledged import Note, note_name, put_note, read_notes
 from riverrun.storage.store import open_storage
 from tests.chaos.besieged import ProcessRun
 from tests.runtime.launchers import Threads
+from tests.soaking import some
 
 ROOT = Path(__file__).parents[3]
 DOWN: set[int] = set()
@@ -133,7 +134,8 @@ def _killed_once(point: str, workers: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.sampled
+@pytest.mark.parametrize("point", some(POINTS, 3))
 def test_killed_at_each_point_between_record_and_refusal(
     point: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

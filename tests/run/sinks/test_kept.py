@@ -178,7 +178,7 @@ MODES = ["parquet", "changes", "mirror", "merged"]
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.drawn
-@pytest.mark.parametrize("seed", seeds(5, soak=20))
+@pytest.mark.parametrize("seed", seeds(2, soak=20))
 def test_sinks_that_die_anywhere_are_made_up_for(seed, mode, tmp_path, monkeypatch):
     """Before writing an epoch, or after and before anybody knew; then the run resumes, further on."""
     print(f"seed {seed}, {mode}")

@@ -31,6 +31,7 @@ from riverrun.state.kernels import compiling
 from riverrun.state.shards import CELLS
 from tests.engine.flows import Model, check, graph_maker
 from tests.runtime.launchers import Processes, Threads
+from tests.soaking import some
 
 MAKER = graph_maker()
 
@@ -46,7 +47,8 @@ def commit(cluster: Any, model: Model) -> None:
     cluster.wait(cluster.submit(model.draw()))
 
 
-@pytest.mark.parametrize("policy", ["replace", "spread"])
+@pytest.mark.sampled
+@pytest.mark.parametrize("policy", some(["replace", "spread"], 1))
 def test_survivors_of_a_kill_are_not_restarted_and_read_nothing(
     tmp_path: Path, policy: str
 ) -> None:

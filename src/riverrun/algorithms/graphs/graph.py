@@ -50,10 +50,15 @@ def of_collections(function: Callable[P, R]) -> Callable[P, R]:
         if _inside_algorithm.get():
             return function(*arguments, **named)
         bound = signature.bind(*arguments, **named)
+        kinds: list[tuple[str, pl.DataType]] = []
         for name, columns in NODES.items():
             rows = values.get(name)
             if isinstance(rows, rr.Collection):
                 _check_argument(rows, name, called, (*columns, *MORE.get((called, name), ())))
+                kinds += [
+                    (f"{column!r} of {name}", rows.polars_schema[column]) for column in columns
+                ]
+                _check_alike(kinds, called)
                 check = NullNodes(called, name, columns)
                 bound.arguments[name] = rows.inspect(check, times=False)
         token = _inside_algorithm.set(True)
@@ -143,6 +148,18 @@ def _check_argument(rows: rr.Collection, name: str, called: str, columns: tuple[
             f"{name}.with_columns({given}), or rename(...)",
             column=missing[0],
         )
+
+
+def _check_alike(kinds: list[tuple[str, pl.DataType]], called: str) -> None:
+    """Refuse columns of nodes of which some are numbers and others are not: no node would be in two of them."""
+    (first, one), *others = kinds
+    for column, kind in others:
+        if kind.is_numeric() != one.is_numeric():
+            raise rr.PlanError(
+                "plan.types_differ",
+                f"cannot compute {called}: {first} is {one} and {column} is {kind}, and both are nodes",
+                hint=f"nodes have one type: {column.rpartition(' ')[2]}.with_columns(...=pl.col(...).cast(pl.{one}))",
+            )
 
 
 def check_columns(rows: rr.Collection, *columns: str) -> None:

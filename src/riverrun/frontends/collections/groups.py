@@ -51,7 +51,10 @@ if TYPE_CHECKING:
 
 _HINT = 'for instance agg(n=rr.count(), total=rr.sum("price"), middle=pl.col("price").median())'
 
-_WIDER = "compute with floats: rr.max(...).cast(pl.Float64) * 4"
+_WIDER = (
+    "compute with floats: rr.max(...).cast(pl.Float64) - rr.min(...).cast(pl.Float64), for instance"
+)
+_ONE_EACH = 'write an aggregation for each column: agg(a=pl.col("a").sum(), b=pl.col("b").sum())'
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,7 @@ def _directions(descending: Any, columns: int) -> list[bool]:
 def _name_of(aggregate: Any) -> str:
     """The name of an aggregate given by position: its alias, or else the name of the first aggregated column."""
     if not isinstance(aggregate, Value):
-        return output_name(aggregate, "aggregate")
+        return output_name(aggregate, "aggregate", _ONE_EACH)
     if aggregate.called is not None:
         return aggregate.called
     if isinstance(aggregate, Expression):
@@ -333,7 +336,7 @@ def _name_of(aggregate: Any) -> str:
     if len(aggregate.columns) != 1:
         return str(aggregate.kind)
     (column,) = aggregate.columns
-    return column if isinstance(column, str) else output_name(column, "aggregate")
+    return column if isinstance(column, str) else output_name(column, "aggregate", _ONE_EACH)
 
 
 def _is_no_amount(kind: pa.DataType) -> bool:
@@ -424,7 +427,7 @@ class _ReduceBuilder:
         flags: dict[str, pl.Expr] = {}
         for column, flag in overflows.items():
             name = free_name(f"{column} overflows", [*shown, *columns, *names])
-            names[name] = f"{column} = {results[column][0]} does not fit 64 bits"
+            names[name] = f"{column} = {results[column][0]} does not fit its type"
             flags[name] = flag
         checked = reduced._project({**shown, **columns, **flags}, attempt)
         return checked._fitting(names, _WIDER, shown=tuple(shown))
@@ -559,12 +562,15 @@ class _ReduceBuilder:
                 continue
             kind = types.field(column).type
             form = _form(kind)
-            if form is None and _is_no_amount(kind):
+            is_moment = family(kind) in ("date", "time", "timestamp")
+            if form is None and (_is_no_amount(kind) or (is_moment and aggregate.kind == "sum")):
+                what = "a point in time" if is_moment else "not a number"
+                others = "rr.mean takes it; " if is_moment else _number_of(aggregate, kind)
                 raise PlanError(
                     "plan.type",
                     f"cannot aggregate {collection._name} into {show(column)}: {aggregate} adds up "
-                    f"{type_text(kind)}, which is not a number",
-                    hint=f"{_number_of(aggregate, kind)}rr.count, rr.min and rr.max take any type",
+                    f"{type_text(kind)}, which is {what}",
+                    hint=f"{others}rr.count, rr.min and rr.max take any type",
                     column=column,
                 )
             if form is None:  # other types that Polars can add up are added up over the whole group

@@ -224,7 +224,7 @@ def key_columns(
             ),
             hint='on="id", or left_on="node" and right_on="src"',
         )
-    verb = attempt.partition(" ")[0]
+    verb = "look up rows of" if attempt.startswith("look up") else attempt.partition(" ")[0]
     left_key = checked_columns(
         on if left_on is None else left_on, left.columns, f"{verb} {left._name}"
     )

@@ -20,7 +20,7 @@ import pyarrow as pa
 from riverrun.operators.iterations.compressed import Compressed
 from riverrun.operators.iterations.pull_loop import Columns
 from riverrun.operators.iterations.words import Flags, Ints, from_words, has_words, to_words
-from riverrun.state.columns import column_table, take_columns
+from riverrun.state.columns import as_column, column_table, take_columns
 from riverrun.state.kernels.iterations import compressing
 
 
@@ -43,7 +43,7 @@ class Numbering:
 
     def __init__(self, kinds: Sequence[pa.DataType]) -> None:
         self._kinds = tuple(kinds)
-        self._known = tuple(pa.array([], kind) for kind in kinds)
+        self._known = tuple(pa.nulls(0, kind) for kind in kinds)
         self._hashes = np.zeros(0, np.uint64)
         self._table = np.full(16, -1, np.int32)
         self._count = 0
@@ -84,7 +84,7 @@ class Numbering:
             self._count += int(count)
 
     def columns(self, slots: Ints) -> tuple[pa.Array, ...]:
-        chosen = pa.array(slots)
+        chosen = as_column(slots)
         return tuple(column.take(chosen) for column in self._known)
 
 

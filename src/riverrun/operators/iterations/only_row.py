@@ -20,6 +20,7 @@ from riverrun.errors import OperatorFailed
 from riverrun.operators.aggregates import Evaluated, GroupPart, queries_of
 from riverrun.progress import Timestamp
 from riverrun.rows.values import show
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
@@ -49,7 +50,7 @@ class OnlyRow(GroupPart):
         if len(seconds):
             columns = self._replaced(columns, keys, queries, seconds)
         if len(firsts) < len(queries):
-            columns = [column.take(pa.array(firsts)) for column in columns]
+            columns = [column.take(as_column(firsts)) for column in columns]
         return queries[firsts], tuple(columns), None
 
     def _replaced(
@@ -63,7 +64,7 @@ class OnlyRow(GroupPart):
         if self.mark is None:
             raise self._two_rows(columns, keys, queries, int(seconds[0]))
         at = self.schema.names.index(self.mark)
-        marks = np.array(columns[at])
+        marks = as_array(columns[at]).copy()
         both = seconds[marks[seconds]]
         if len(both):
             raise self._two_rows(columns, keys, queries, int(both[0]))
@@ -80,7 +81,7 @@ class OnlyRow(GroupPart):
         else:
             equal = np.ones(len(seconds), np.bool_)
         marks[seconds[equal] - 1] = False
-        columns[at] = pa.array(marks)
+        columns[at] = as_column(marks)
         return columns
 
     def _two_rows(

@@ -115,7 +115,7 @@ class GatheredCells:
         result = []
         for cells, nulls, kind in zip(self._cells, self._nulls, self._kinds, strict=True):
             if cells is None:
-                cells = cells_of(pa.array([], kind))[0]
+                cells = cells_of(pa.nulls(0, kind))[0]
                 cells = np.zeros(self._places, cells.dtype)
             result.append(SentParts(cells, nulls))
         return result

@@ -51,12 +51,12 @@ from riverrun.plan.operator import (
 )
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, as_array, as_column
 from riverrun.state.shards import Shards
 
 SIGN = pa.schema([pa.field("sign", pa.bool_())])
 """The columns of a row that only says: there is something to do."""
-_SIGN = (pa.array([True]),)
+_SIGN = (as_column(np.ones(1, bool)),)
 LETTERS, SIGNS = range(2)
 """The outputs of `Stage`, `FindLosses`, `BringBack` and `SendValues`."""
 ANSWERED = 2
@@ -398,7 +398,7 @@ class Post(Exchanging):
         """The letters for each worker."""
         if shards.workers == 1:
             return [changes]
-        to = addressees(np.asarray(changes.columns[self.about]))
+        to = addressees(as_array(changes.columns[self.about]))
         if len(to) and (to == to[0]).all():
             return [changes if at == to[0] else None for at in range(shards.workers)]
         rows = [np.flatnonzero(to == at) for at in range(shards.workers)]

@@ -40,15 +40,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.errors import OperatorFailed
+from riverrun.errors import OperatorFailed, PlanError
 from riverrun.operators.iterations.adjacency import NO_EDGES, NO_ENDS
 from riverrun.operators.iterations.messages import Message
+from riverrun.operators.iterations.ordinals import has_ordinals
 from riverrun.operators.iterations.slots import Numbers, grown
 from riverrun.operators.iterations.spreading import Settled, Spreading, _joined, _own
 from riverrun.plan.loop_figures import RoundFigures
 from riverrun.rows.values import show
 from riverrun.state.changes import split_rows
-from riverrun.state.columns import Ints, int64_column, take_columns
+from riverrun.state.columns import Ints, as_array, int64_column, take_columns
 from riverrun.state.kernels.iterations import cells as at
 from riverrun.state.kernels.iterations import messages as words_of
 from riverrun.state.kernels.iterations import shared_spreading as kernels
@@ -93,6 +94,13 @@ class SharedSpreading(Spreading):
         order: str = "best",
         patience: int = 100_000,
     ) -> None:
+        if has_ordinals(value):
+            raise PlanError(
+                "iteration.type",
+                f"cannot spread values of type {value} over several workers: each would number them in its own way",
+                hint="spread them on one worker",
+                type=str(value),
+            )
         super().__init__(
             keys, value, message, best=best, missing=missing, order=order, patience=patience
         )
@@ -186,7 +194,7 @@ class SharedSpreading(Spreading):
         kinds, senders = _kinds_and_senders(about)
         is_news = kinds >= kernels.NEWS
         if is_news.any():
-            news = np.asarray(words)[is_news]
+            news = as_array(words)[is_news]
             for sender, word in zip(senders[is_news].tolist(), news.tolist(), strict=True):
                 if sender != self._worker:
                     self._caps[sender] = word >> 1
@@ -315,7 +323,7 @@ class SharedSpreading(Spreading):
         slots = self._found(keys, len(kinds))
         self._ready()
         taken = kernels.hear(
-            self._worker, slots, kinds, senders, _own(np.asarray(words)), _own(np.asarray(hops)), self._values,
+            self._worker, slots, kinds, senders, _own(as_array(words)), _own(as_array(hops)), self._values,
             self._cells, self._flags, self._links, self._queues, self._scratch, self._how, self._report,
         )  # fmt: skip
         if taken < 0:
@@ -418,7 +426,7 @@ class SharedSpreading(Spreading):
 
 
 def _kinds_and_senders(about: pa.Array) -> tuple[Ints, Ints]:
-    words = np.asarray(about)
+    words = as_array(about)
     kinds = words & ((1 << KIND_BITS) - 1)
     senders = (words >> KIND_BITS) & ((1 << WORKER_BITS) - 1)
     return kinds, senders

@@ -110,7 +110,7 @@ class Slots:
         if not self._is_words:
             tables = self._tables([piece[1] for piece in self._pieces])
             if not len(slots):
-                return tuple(pa.array([], kind) for kind in self.kinds)
+                return tuple(pa.nulls(0, kind) for kind in self.kinds)
             return tuple(
                 gather_columns(
                     tables, self._names[slots], self._starts, self.kinds, range(len(self.kinds))

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from riverrun.state.columns import as_array
 from riverrun.state.kernels.iterations import pulling
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -54,12 +55,12 @@ def cells_of(column: pa.Array) -> tuple[Array, Flags | None]:
     """The cells of a column, and 1 where there is a null; anything lies under a null."""
     kind, nulls = column.type, None
     if column.null_count:
-        nulls = column.is_null().to_numpy(zero_copy_only=False).view(np.uint8)
+        nulls = as_array(column.is_null()).view(np.uint8)
     if _T.is_null(kind):
         return np.zeros(len(column), np.int64), np.ones(len(column), np.uint8)
     if _T.is_boolean(kind):
         filled = column.fill_null(False) if column.null_count else column
-        return filled.to_numpy(zero_copy_only=False).view(np.uint8), nulls
+        return as_array(filled).view(np.uint8), nulls
     dtype = dtype_of(kind)
     data = column.buffers()[1]
     if data is None or not len(column):

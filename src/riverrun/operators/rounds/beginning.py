@@ -39,17 +39,18 @@ from riverrun.plan.saved_rounds import STANDING
 from riverrun.progress import Antichain, Summary, Timestamp
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 from riverrun.state.view import View
 
 MARKS = pa.schema({"mark": pa.int64()})
 """The columns of marks: what is said is that there is one, and mostly nothing else. The mark with which a loop begins
 has the number of its first round, from 1 on, and a vote the number of a request to save the round, plus 1."""
-_MARK = (pa.array([1], pa.int64()),)
+_MARK = (as_column(np.ones(1, np.int64)),)
 
 
 def mark_at(time: Timestamp, number: int = 0) -> Changes:
     """A mark at a time, which has a number."""
-    column = _MARK if not number else (pa.array([number + 1], pa.int64()),)
+    column = _MARK if not number else (as_column(np.array([number + 1])),)
     return Changes(column, 1, (time,), None, 1, None)
 
 

@@ -24,7 +24,7 @@ from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints
+from riverrun.state.columns import Ints, as_column
 from riverrun.state.keys import Keys
 from riverrun.state.view import View
 
@@ -138,7 +138,7 @@ def _named(keys: Keys, queries: Ints, counts: Any) -> tuple[pa.Array, ...]:
         return keys.columns
     if counts is None:
         return keys.take(queries).columns
-    indices = pa.array(queries)
+    indices = as_column(queries)
     return tuple([column.take(indices) for column in keys.columns])
 
 

@@ -26,6 +26,7 @@ from riverrun.operators.rounds.beginning import mark_at, rounds_marked
 from riverrun.plan.operator import Actor, Context, Operator, PlacedInput, Placement, hold
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 
 AFTER, BEFORE, ROUNDS = range(3)
 """The inputs of `Compare`: what the round gives, what the first round began with, and the marks of the rounds."""
@@ -152,7 +153,7 @@ def _same_cells(before: pa.Array, after: pa.Array) -> bool:
     if not _may_have_nan(after.type):
         return False
     # Arrow takes no NaN for equal to another: rows are equal when their difference adds up to nothing.
-    numbers = pa.array(np.arange(len(after)))
+    numbers = as_column(np.arange(len(after)))
     pieces = [
         Changes((numbers, column), len(after), ((0,),), None, diff, None)
         for column, diff in ((before, 1), (after, -1))

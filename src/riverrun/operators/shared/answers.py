@@ -27,7 +27,7 @@ from riverrun.plan.operator import Context
 from riverrun.progress import Timestamp
 from riverrun.rows.records import canonical_columns
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints, take_columns
+from riverrun.state.columns import Ints, as_array, as_column, take_columns
 from riverrun.state.keys import Keys
 from riverrun.state.types import empty_batch
 from riverrun.state.view import View
@@ -71,7 +71,7 @@ class Answering:
     def reply_late(self, requests: Changes) -> None:
         """Reply to late requests of records that have several."""
         *ids, places = requests.columns[: self._operator.width]
-        places = pa.array(-1 - np.asarray(places))
+        places = as_column(-1 - as_array(places))
         self._send_blank(requests.with_columns((*ids, places)), np.zeros(0, np.int64))
 
     def _send(self, requests: Changes, answer: Answer) -> None:

@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array
 
 Rows = np.ndarray[Any, Any]
 # The kinds of replies of a place, in the order of its lots; `_TAKES_BACK` is a late reply below zero.
@@ -80,8 +81,8 @@ def find_complete(records: Changes, replies: Changes, stamps: int = 0) -> Comple
 
     The time at which a reply was given has as many columns as `stamps`.
     """
-    record_columns, cut = [np.asarray(column) for column in records.columns[:3]], records.rows
-    reply_columns = [np.asarray(column) for column in replies.columns[: 3 + stamps]]
+    record_columns, cut = [as_array(column) for column in records.columns[:3]], records.rows
+    reply_columns = [as_array(column) for column in replies.columns[: 3 + stamps]]
     groups = _grouped(
         *(np.concatenate(pair) for pair in zip(record_columns[:2], reply_columns[:2], strict=True))
     )

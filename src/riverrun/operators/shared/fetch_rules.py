@@ -27,7 +27,7 @@ from riverrun.plan.identity import code_of
 from riverrun.progress import Timestamp
 from riverrun.rows.convert import as_table
 from riverrun.rows.records import as_record_batch, canonical_columns
-from riverrun.state.columns import Ints, column_table, take_columns
+from riverrun.state.columns import Ints, as_array, as_column, column_table, take_columns
 from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.view import Selection, View
@@ -99,8 +99,8 @@ class Latest(FetchRule):
         if asked.since is not None:
             (times,) = gathered(view, names, (len(view.schema.key),))
             compare = pc.greater_equal if asked.closed[0] else pc.greater
-            since = asked.since.take(pa.array(queries))
-            is_in_bounds = compare(times, since).to_numpy(zero_copy_only=False)
+            since = asked.since.take(as_column(queries))
+            is_in_bounds = as_array(compare(times, since))
             queries, names = queries[is_in_bounds], names[is_in_bounds]
         return Answer(queries, gathered(view, names, positions))
 
@@ -148,7 +148,7 @@ class Distinct(FetchRule):
         if len(in_bounds) > 1 or (in_bounds.counts <= 0).any():
             there = np.flatnonzero(in_bounds.counts > 0)
             queries, columns = queries[there], take_columns(columns, there)
-            table = column_table([pa.array(queries), *columns])
+            table = column_table([as_column(queries), *columns])
             # Distinct rows come in the order of their hashes, and answers have to be in the order of requests.
             once = np.sort(packing.distinct_rows(table, len(there), asked.view.schema.hash_word))
             if len(once) < len(there):
@@ -192,7 +192,7 @@ class Total(FetchRule):
         assert in_bounds.queries is not None
         if not len(in_bounds):
             kinds = [_sum_type(column.type) for column in in_bounds.canonicals(positions)]
-            return Answer(in_bounds.queries, tuple(pa.array([], kind) for kind in kinds))
+            return Answer(in_bounds.queries, tuple(pa.nulls(0, kind) for kind in kinds))
         changed = np.append(True, in_bounds.queries[1:] != in_bounds.queries[:-1])
         ranks, firsts = np.cumsum(changed) - 1, np.flatnonzero(changed)
         columns = []
@@ -206,7 +206,8 @@ class Total(FetchRule):
                         hint="declare the value as pl.Float64 in the state, or fetch a shorter range",
                         sum=value,
                     )
-            columns.append(pa.array(sums, _sum_type(column.type)))
+            whole = sums.astype(np.int64) if sums.dtype == object else sums
+            columns.append(as_column(whole).cast(_sum_type(column.type)))
         return Answer(in_bounds.queries[firsts], tuple(columns))
 
 
@@ -235,9 +236,9 @@ class Collected(FetchRule):
         if counts is not None and len(counts) and (counts != 1).any():
             rows = np.repeat(np.arange(len(queries)), counts)
             queries = queries[rows]
-            columns = tuple(column.take(pa.array(rows)) for column in columns)
+            columns = tuple(column.take(as_column(rows)) for column in columns)
         everyone = len(asked.keys)
-        offsets = pa.array(np.searchsorted(queries, np.arange(everyone + 1)))
+        offsets = as_column(np.searchsorted(queries, np.arange(everyone + 1)))
         lists = tuple(pa.LargeListArray.from_arrays(offsets, column) for column in columns)
         return Answer(np.arange(everyone), lists)
 
@@ -286,12 +287,12 @@ class FetchFunction(FetchRule):
             )
         columns = canonical_columns(answer_rows, expected)
         numbers = columns[0]
-        if numbers.null_count or not np.isin(np.asarray(numbers), in_bounds.queries).all():
+        if numbers.null_count or not np.isin(as_array(numbers), in_bounds.queries).all():
             raise SchemaError(
                 "state.rule_request",
                 f"the fetch rule gave rows with a {REQUEST!r} that was not among those it was given",
                 hint=f"keep the column {REQUEST!r}: it says which request a row answers",
             )
-        order = np.argsort(np.asarray(numbers), kind="stable")
-        ordered = tuple(column.take(pa.array(order)) for column in columns)
-        return Answer(np.asarray(ordered[0]), ordered[1:])
+        order = np.argsort(as_array(numbers), kind="stable")
+        ordered = tuple(column.take(as_column(order)) for column in columns)
+        return Answer(as_array(ordered[0]), ordered[1:])

@@ -45,7 +45,7 @@ from riverrun.rows.convert import as_table
 from riverrun.rows.records import as_record_batch, canonical_columns
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
-from riverrun.state.columns import column_table
+from riverrun.state.columns import as_array, as_column, column_table
 from riverrun.state.kernels import searching
 from riverrun.state.schema import FULL_MASK
 from riverrun.state.types import empty_batch
@@ -61,11 +61,11 @@ _SALT = 0x9E3779B97F4A7C15 - (1 << 64)
 
 def _ids(columns: tuple[pa.Array, ...], rows: int) -> tuple[pa.Array, pa.Array]:
     """Two independent hashes of each row."""
-    salt = pa.array(np.full(rows, _SALT))
+    salt = as_column(np.full(rows, _SALT))
     ids = []
     for listed in ((*columns, salt), (salt, *reversed(columns))):
         hashes = searching.hash_keys(column_table(listed), rows, _MASK)
-        ids.append(pa.array(hashes.view(np.int64)))
+        ids.append(as_column(hashes.view(np.int64)))
     return ids[0], ids[1]
 
 
@@ -115,7 +115,7 @@ def _places(parents: np.ndarray[Any, Any]) -> pa.Array:
     """The place of each request among the requests of its record; these are consecutive rows."""
     starts = np.flatnonzero(np.append(True, parents[1:] != parents[:-1]))
     sizes = np.diff(np.append(starts, len(parents)))
-    return pa.array(np.arange(len(parents)) - np.repeat(starts, sizes))
+    return as_column(np.arange(len(parents)) - np.repeat(starts, sizes))
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class FunctionRequests(Requesting):
         asked = [self._asked(row) for row in rows]
         sizes = np.array([len(each) for each in asked], np.int64)
         if self.records:
-            return changes.with_columns((a, b, pa.array(sizes), *changes.columns))
+            return changes.with_columns((a, b, as_column(sizes), *changes.columns))
         flat = [request for each in asked for request in each]
         if not flat:
             return None
@@ -275,7 +275,7 @@ class Gathering(Actor):
 
     def _stamped(self, replies: Changes, time: Timestamp) -> Changes:
         """Replies with columns for the time at which they were given, a time of the state."""
-        stamps = [pa.array(np.full(replies.rows, each)) for each in time[: self._stamps]]
+        stamps = [as_column(np.full(replies.rows, each)) for each in time[: self._stamps]]
         return replies.with_columns((*replies.columns[:3], *stamps, *replies.columns[3:]))
 
     def _none(self, port: int, time: Timestamp) -> Changes:
@@ -284,7 +284,7 @@ class Gathering(Actor):
 
     def _send(self, records: Changes, replies: Changes, complete: CompleteRecords) -> None:
         chosen = records.take(complete.rows)
-        offsets = pa.array(np.append(0, np.cumsum(complete.sizes)))
+        offsets = as_column(np.append(0, np.cumsum(complete.sizes)))
         values = replies.take(complete.replies).columns[3 + self._stamps :]
         lists = tuple(pa.LargeListArray.from_arrays(offsets, column) for column in values)
         columns = (*chosen.columns[3:], *lists)
@@ -301,7 +301,7 @@ class Gathering(Actor):
                 pieces = []
                 for rounds, both in waiting.items():
                     piece = both[port].map_times(lambda _: time)
-                    extra = [pa.array(np.full(piece.rows, each)) for each in rounds[:loops]]
+                    extra = [as_column(np.full(piece.rows, each)) for each in rounds[:loops]]
                     if piece.rows:
                         pieces.append(piece.with_columns((*piece.columns, *extra)))
                 return Changes.concat(pieces) if pieces else None
@@ -318,7 +318,7 @@ class Gathering(Actor):
             saved = context.restored(schema, suffix)
             if saved is None or not saved.num_rows:
                 continue
-            counts = np.asarray(saved.column(saved.num_columns - 1))
+            counts = as_array(saved.column(saved.num_columns - 1))
             fields = pa.schema([*schema.key, *schema.value])
             columns = canonical_columns(saved.select(list(range(saved.num_columns - 1))), fields)
             cut = len(columns) - self._loops

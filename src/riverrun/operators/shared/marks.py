@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -34,6 +35,7 @@ from riverrun.plan.operator import Actor, Context, Linear, Operator, by_time
 from riverrun.progress import Antichain, Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 from riverrun.state.view import View, deferred
 
 Side = Literal["update", "fetch", "clock"]
@@ -90,7 +92,7 @@ class Marks(Linear):
         sources = None if self.by is None else changes.columns[self.by]
         counts = times.is_valid() if times.null_count else None
         if changes.diffs is not None or changes.diff < 0:
-            inserted = pa.array(changes.diff_array() > 0)
+            inserted = as_column(changes.diff_array() > 0)
             counts = inserted if counts is None else pc.and_(counts, inserted)
         if counts is not None:
             times = times.filter(counts)
@@ -101,7 +103,7 @@ class Marks(Linear):
         if sources is None:
             named, marks = [""], [int(ticks.max())]
         else:
-            table = pa.table({"source": sources.cast(pa.large_string()), "tick": pa.array(ticks)})
+            table = pa.table({"source": sources.cast(pa.large_string()), "tick": as_column(ticks)})
             table = table.group_by("source").aggregate([("tick", "max")])
             named = table["source"].to_pylist()
             marks = table["tick_max"].to_pylist()
@@ -250,7 +252,10 @@ class Progressing(Actor):
         fetch = _later(last.fetch, fetch)
         if (update, fetch) != (last.update, last.fetch):
             self._log.append(Known(time, update, fetch, last.moves + 1))
-            columns = (pa.array([update], pa.int64()), pa.array([fetch], pa.int64()))
+            columns = [
+                as_column(np.array([mark or 0]), np.array([mark is not None]))
+                for mark in (update, fetch)
+            ]
             self.context.push(Changes.of(columns, time), 0)
 
     def _report(self, port: int, source: str, mark: int, epoch: int) -> None:

@@ -46,7 +46,7 @@ from riverrun.rows.records import as_record_batch, canonical_columns
 from riverrun.state import Schema
 from riverrun.state.batch import Batch
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints, column_table
+from riverrun.state.columns import Ints, as_array, as_column, column_table
 from riverrun.state.kernels import packing
 from riverrun.state.keys import Keys
 from riverrun.state.sums import limbs, total
@@ -386,10 +386,10 @@ class Fold(CompactRule):
                     sums = part[level]
                     if sums.dtype == object:  # all of them fit 64 bits, as `whole` says
                         sums = sums.astype(np.int64)
-                    columns.append(pa.array(sums, kind))
+                    columns.append(as_column(sums).cast(kind))
                     blank = False
                 else:
-                    columns.append(pa.array(np.zeros(len(last)), pa.float64()).cast(kind))
+                    columns.append(as_column(np.zeros(len(last))).cast(kind))
             if not blank:
                 pieces.append(entries.to_changes(columns, 1))
         added = Changes.concat(pieces).consolidate()
@@ -410,7 +410,7 @@ def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.
     Where a sum of integers may not fit 64 bits, the sums are Python's integers.
     """
     if pa.types.is_integer(column.type):
-        values = np.asarray(column.fill_null(0).cast(pa.int64()))
+        values = as_array(column.fill_null(0).cast(pa.int64()))
         most = np.abs(values.astype(np.float64)) * np.abs(counts.astype(np.float64))
         if most.sum() < 2.0**62:
             whole = np.zeros(keys, np.int64)
@@ -422,7 +422,7 @@ def added_up(column: pa.Array, counts: Ints, ranks: Ints, keys: int) -> list[np.
         ):
             sums_by_rank[rank] += value * count
         return [np.array(sums_by_rank, object)]
-    values = np.asarray(column.cast(pa.float64()).fill_null(0.0))
+    values = as_array(column.cast(pa.float64()).fill_null(0.0))
     levels: list[np.ndarray[Any, Any]] = []
     owners, left, times = ranks, values, counts
     while True:
@@ -513,7 +513,7 @@ def _converted(new_entries: Any, entries: Entries, what: str, asked: View) -> Ch
     columns = entries.columns
     batch = as_table(new_entries, columns, f"take what {what} gave")
     if not batch.num_rows:
-        blank = tuple(pa.array([], kind) for kind in entries.schema.canonical)
+        blank = tuple(pa.nulls(0, kind) for kind in entries.schema.canonical)
         return Changes(blank, 0, (entries.time,), None, 1, None)
     fresh = entries.to_changes(canonical_columns(batch, columns), 1)
     at = entries.at

@@ -20,6 +20,7 @@ from riverrun.operators.shared.waiting import Rounds, WaitingBlock
 from riverrun.rows.records import canonical_columns
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.view import View, deferred
 
 ROUND = "__round{}__"
@@ -47,7 +48,9 @@ class SavedRequests:
 
         def laid_out(block: WaitingBlock) -> Changes:
             changes = block.changes.map_times(lambda _: time)
-            rounds = [pa.array(np.full(changes.rows, each)) for each in block.rounds[: self._loops]]
+            rounds = [
+                as_column(np.full(changes.rows, each)) for each in block.rounds[: self._loops]
+            ]
             return changes.with_columns((*(changes.columns[at] for at in self._order), *rounds))
 
         def make() -> Changes | None:
@@ -58,7 +61,7 @@ class SavedRequests:
     def restored(self, saved: pa.RecordBatch) -> Iterator[tuple[Rounds, Changes]]:
         """The requests of each round, from the rows of a checkpoint, the last column of which says how often each is
         there."""
-        counts = np.asarray(saved.column(saved.num_columns - 1))
+        counts = as_array(saved.column(saved.num_columns - 1))
         rows = saved.select(list(range(saved.num_columns - 1)))
         laid = canonical_columns(rows, pa.schema([*self.schema.key, *self.schema.value]))
         columns: list[Any] = [None] * len(self._order)
@@ -69,7 +72,7 @@ class SavedRequests:
             yield (), changes
             return
         groups: dict[Rounds, list[int]] = {}
-        rounds = (np.asarray(column).tolist() for column in laid[len(self._order) :])
+        rounds = (as_array(column).tolist() for column in laid[len(self._order) :])
         for row, each in enumerate(zip(*rounds, strict=True)):
             groups.setdefault(each, []).append(row)
         for each, chosen in groups.items():

@@ -24,7 +24,7 @@ import pyarrow as pa
 from riverrun.progress import Timestamp
 from riverrun.state import Schema
 from riverrun.state.changes import Changes
-from riverrun.state.columns import column_table
+from riverrun.state.columns import as_array, as_column, column_table
 from riverrun.state.kernels import packing, searching
 from riverrun.state.kernels.values import mix, unmix
 from riverrun.state.keys import Keys
@@ -46,7 +46,7 @@ class Sweep:
         self._left: dict[int, int] = {}
         """For each cell that was left in the middle, the hash to go on from."""
         if saved is not None:
-            for place in np.asarray(saved.column(0)).view(np.uint64):
+            for place in as_array(saved.column(0)).view(np.uint64):
                 self._leave(int(mix(place)))
 
     def turn(self, number: int, view: View, as_of: Timestamp) -> list[Keys]:
@@ -102,7 +102,7 @@ class Sweep:
 
         def make() -> Changes | None:
             numbers = np.array([unmix(place) for place in np.array(places, np.uint64)], np.uint64)
-            return Changes.of([pa.array(numbers.view(np.int64))], time) if places else None
+            return Changes.of([as_column(numbers.view(np.int64))], time) if places else None
 
         return deferred(name, PLACES, epoch, depth, make)
 

@@ -22,6 +22,7 @@ from riverrun.rows.types import family, in_delta
 from riverrun.rows.values import show
 from riverrun.run.sinks.destination import Kept, _away, _fitted
 from riverrun.run.sinks.queue import EpochChanges
+from riverrun.state.columns import as_column
 from riverrun.state.schema import free_name
 from riverrun.state.soundness import check_rows
 
@@ -68,7 +69,7 @@ class DeltaTable(Kept):
             batches = list(self._batches(None))
             table = pa.Table.from_batches(batches) if batches else self._stored.empty_table()
             if self._mode == "mirror":
-                ones = pa.array(np.ones(table.num_rows, np.int64))
+                ones = as_column(np.ones(table.num_rows, np.int64))
                 table = table.append_column(self.changed.field(len(self.schema)), ones)
             table = check_rows(table.select(self.changed.names))
             return check_rows(_fitted(table, self.changed))
@@ -117,7 +118,7 @@ class DeltaTable(Kept):
             app_transactions=[self._delta.Transaction(self._app, changes.epoch)],
         )
         if self._mode == "changes":
-            epochs = pa.array(np.full(table.num_rows, changes.epoch, np.int64))
+            epochs = as_column(np.full(table.num_rows, changes.epoch, np.int64))
             self._put(pa.table([*table.columns, epochs], schema=self.stamped), "append", properties)
         elif self._key:
             self._merge(self._added_up(table), properties, changes.epoch)
@@ -134,7 +135,7 @@ class DeltaTable(Kept):
         counts = np.array(rows.column(len(self.schema)), np.int64)
         if len(counts) and counts.min() < 0:
             raise self._unlike(f"a row would be there {counts.min()} times", epoch)
-        repeated = pa.array(np.repeat(np.arange(len(counts)), counts))
+        repeated = as_column(np.repeat(np.arange(len(counts)), counts))
         self._put(rows.select(self.schema.names).take(repeated), "overwrite", properties)
 
     def _merge(self, changed: pa.Table, properties: Any, epoch: int) -> None:
@@ -143,7 +144,7 @@ class DeltaTable(Kept):
         if np.abs(diffs).max() > 1:
             raise self._no_key("a row is there more than once", epoch)
         rows = changed.select(self.schema.names)
-        plus, minus = rows.filter(pa.array(diffs > 0)), rows.filter(pa.array(diffs < 0))
+        plus, minus = rows.filter(as_column(diffs > 0)), rows.filter(as_column(diffs < 0))
         if any(column.null_count for column in rows.select(key).columns):
             raise self._no_key("a row has a null in it", epoch)
         now, before = (_frame(_fitted(part.select(key), self._keys)) for part in (plus, minus))
@@ -161,7 +162,7 @@ class DeltaTable(Kept):
         )
         gone = minus.take(at.to_arrow())
         flag = free_name("deleted", self.schema.names, any_case=True)
-        flags = pa.array(np.arange(plus.num_rows + gone.num_rows) >= plus.num_rows)
+        flags = as_column(np.arange(plus.num_rows + gone.num_rows) >= plus.num_rows)
         source = _fitted(pa.concat_tables([plus, gone]), self._stored).append_column(flag, flags)
         deleted, retained = f"s.{flag} = true", f"s.{flag} = false"
         merged = self._table_handle.merge(

@@ -38,6 +38,7 @@ from riverrun.rows.records import canonical_columns
 from riverrun.run.sinks.destination import Kept, _columns, _fitted
 from riverrun.run.sinks.queue import EpochChanges
 from riverrun.state.changes import hash_rows
+from riverrun.state.columns import as_column
 from riverrun.state.soundness import check_rows
 from riverrun.state.types import declared_schema
 from riverrun.storage.scratch import locked_leftover
@@ -109,7 +110,7 @@ class ParquetDirectory(Kept):
         table = self._table(changes)
         if not table.num_rows:
             return
-        epochs = pa.array(np.full(table.num_rows, changes.epoch, np.int64))
+        epochs = as_column(np.full(table.num_rows, changes.epoch, np.int64))
         stamped = pa.table([*table.columns, epochs], schema=self.stamped)
         name = f"epoch-{changes.epoch:020d}.parquet"
         labels = self._labels(changes)

@@ -51,6 +51,7 @@ from riverrun.rows.records import as_record_batch, canonical_columns
 from riverrun.run.options import check_timeout
 from riverrun.run.result import Result
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_column
 from riverrun.state.schema import free_name
 from riverrun.state.types import declared_schema
 
@@ -81,7 +82,7 @@ class EpochChanges(Result):
 def content(result: Result) -> pa.Table:
     """The rows of a result, each once, with a last column that says how often the row is there."""
     rows, schema = result.to_arrow(), result.schema
-    ones = pa.array(np.ones(rows.num_rows, np.int64))
+    ones = as_column(np.ones(rows.num_rows, np.int64))
     whole = schema.append(pa.field(free_name("diff", schema.names, any_case=True), pa.int64()))
     return added_up(schema, whole, pa.table([*rows.columns, ones], schema=whole))
 
@@ -97,7 +98,7 @@ def added_up(schema: pa.Schema, whole: pa.Schema, *tables: pa.Table) -> pa.Table
         return whole.empty_table()
     total = Changes.concat(pieces).consolidate()
     rows = as_record_batch(schema, total.columns, total.rows)
-    with_diffs = [*rows.columns, pa.array(total.diff_array())]
+    with_diffs = [*rows.columns, as_column(total.diff_array())]
     return pa.Table.from_batches([pa.record_batch(with_diffs, schema=whole)])
 
 

@@ -48,6 +48,7 @@ from riverrun.runtime.codec.shapes import (
     write_head,
 )
 from riverrun.state.changes import Changes
+from riverrun.state.columns import as_array, as_column
 from riverrun.state.soundness import WEIGHTLESS, BodyReader
 
 PIECE = 4 << 20
@@ -98,9 +99,9 @@ class Encoder:
         rows = max(changes.rows, 1)
         arrays = list(changes.columns)
         if changes.codes is not None:
-            arrays.append(pa.array(changes.codes))
+            arrays.append(as_column(changes.codes))
         if changes.diffs is not None:
-            arrays.append(pa.array(changes.diffs))
+            arrays.append(as_column(changes.diffs))
         about = RowsHead(
             message.execution, message.number, node, changes.rows, changes.times, changes.diff,
             changes.codes is not None, changes.diffs is not None,
@@ -235,7 +236,7 @@ _DIFFS, _CODES = (pa.int64(),), (pa.int32(), pa.uint32())
 def _numbers(array: pa.Array, kinds: tuple[pa.DataType, ...]) -> np.ndarray[Any, Any]:
     if array.type not in kinds or array.null_count:
         raise BadMessage(f"a fragment has {array.type} where times or diffs are")
-    return array.to_numpy()  # type: ignore[no-any-return]
+    return as_array(array)
 
 
 def aligned(buffer: pa.Buffer) -> pa.Buffer:

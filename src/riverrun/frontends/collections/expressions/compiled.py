@@ -39,6 +39,7 @@ from riverrun.plan.identity import left_out
 from riverrun.rows.column_names import unknown_column
 from riverrun.rows.schemas import arrow_type
 from riverrun.rows.values import listed, show
+from riverrun.state.columns import as_column
 from riverrun.state.schema import declared_column
 from riverrun.state.types import canonical, encode, has_enums, shown_type
 
@@ -54,7 +55,7 @@ __all__ = [
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Maker: TypeAlias = Callable[[Sequence[pa.Array], int], pa.Array]
 
-_TWICE = pa.array([0, 0])
+_TWICE = as_column(np.zeros(2, np.int64))
 _STRINGS = "name one of the columns; a string is always the name of a column, pl.lit(...) a value"
 
 # Polars raises all of these; a panic is not even an Exception.
@@ -90,7 +91,7 @@ class Projection:
         self.sources = sources if len(sources) == len(parts) else None
         self._makers = [part.make for part in parts]
         self._polars = _Select([part for part in parts if part.make is None], schema)
-        self._empty = tuple(pa.array([], canonical(f.type, f.name)) for f in self.schema)
+        self._empty = tuple(pa.nulls(0, canonical(f.type, f.name)) for f in self.schema)
 
     def apply(self, columns: Sequence[pa.Array], rows: int) -> tuple[pa.Array, ...]:
         """The results for columns of `rows` rows each."""
@@ -352,7 +353,7 @@ class _Building:
     ) -> tuple[pa.DataType, pa.Array]:
         """The type of a result, and the result for a frame without rows: empty, or the one value of a constant."""
         try:
-            empty = [pa.array([], self.kinds[at]) for at in used]
+            empty = [pa.nulls(0, self.kinds[at]) for at in used]
             shown = _Shown([self.schema.field(at) for at in used])
             frame = pl.DataFrame(shown.batch(empty)).select(expression)
             if frame.width != 1:
@@ -363,6 +364,8 @@ class _Building:
                     hint="write one expression for each column",
                     column=name,
                 )
+            if frame.dtypes[0] == pl.Object:
+                raise self._refusal(name, "its values are Python objects (object)")
             kind = arrow_type(frame.dtypes[0])
             if not has_enums(kind):
                 kind = canonical(kind, name or "condition")

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from riverrun.frontends.collections.expressions.tree import Node, kind_of
+from riverrun.state.columns import as_array, as_column
 
 __all__ = ["Direct", "direct"]
 
@@ -58,11 +59,7 @@ class Direct:
     def array(self, columns: Sequence[pa.Array]) -> pa.Array:
         """The result as a column."""
         values, valid = self.vector(columns)
-        if valid is not None:
-            return pa.array(values, self.kind, mask=~valid, from_pandas=False)
-        if self.kind is BOOL:
-            return pa.array(values)
-        return pa.Array.from_buffers(self.kind, len(values), [None, pa.py_buffer(values)], 0)
+        return as_column(values, valid, self.kind)
 
     def mask(self, columns: Sequence[pa.Array]) -> Values:
         """The rows where the result is true: not false, not null."""
@@ -277,10 +274,8 @@ def _comparison(op: str, a: Direct | _Literal, b: Direct | _Literal) -> Direct |
 
 def _numbers(at: int, dtype: np.dtype[Any], columns: Sequence[pa.Array]) -> Vector:
     column = columns[at]
-    if not column.null_count:
-        return column.to_numpy(), None
     values = np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * 8)
-    return values, _bits(column, 0)
+    return values, _bits(column, 0) if column.null_count else None
 
 
 def _flags(at: int, columns: Sequence[pa.Array]) -> Vector:
@@ -289,14 +284,14 @@ def _flags(at: int, columns: Sequence[pa.Array]) -> Vector:
 
 def _flags_of(column: pa.Array) -> Vector:
     if not column.null_count:
-        return column.to_numpy(zero_copy_only=False), None
+        return as_array(column), None
     return _bits(column, 1), _bits(column, 0)
 
 
 def _bits(column: pa.Array, buffer: int) -> Values:
     bits = [None, column.buffers()[buffer]]
     bare = pa.Array.from_buffers(BOOL, len(column), bits, 0, column.offset)
-    return bare.to_numpy(zero_copy_only=False)
+    return as_array(bare)
 
 
 def _text_equal(at: int, compare: Any, text: pa.Scalar, columns: Sequence[pa.Array]) -> Vector:
@@ -308,7 +303,7 @@ def _column_null(null: bool, at: int, columns: Sequence[pa.Array]) -> Vector:
     if not column.null_count:
         return np.full(len(column), not null), None
     test = column.is_null() if null else column.is_valid()
-    return test.to_numpy(zero_copy_only=False), None
+    return as_array(test), None
 
 
 def _step_null(null: bool, step: Step, columns: Sequence[pa.Array]) -> Vector:
