@@ -3,9 +3,9 @@
 Each benchmark prints one JSON line: its name, our figures, the figures and version of each peer, ratios (above 1: we
 are faster or smaller), and the hardware. Variables such as BENCH_ROWS=1e6 make a benchmark smaller. Peers that are not
 installed are skipped, and the line says so. Peers that need an environment of their own are looked for in the
-interpreters of BENCH_PYTHONS, separated by colons. The machine may be shared: compare ratios within one line, not
-figures across lines. `granted` is the time that this process had the processor, as a part of the time that it wanted
-the processor.
+interpreters of BENCH_PYTHONS, separated by colons. Real graphs are files of the folder `graphs` of the folder that
+RIVERRUN_DATA names. The machine may be shared: compare ratios within one line, not figures across lines. `granted` is
+the time that this process had the processor, as a part of the time that it wanted the processor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ import sys
 import bench
 from bench.measure import hardware
 
-NOT_BENCHMARKS = ("__main__", "apart", "measure", "peers", "redis_server", "sessions")
+NOT_BENCHMARKS = (
+    "__main__",
+    "apart",
+    "measure",
+    "peers",
+    "real_graphs",
+    "redis_server",
+    "sessions",
+)
 
 
 def names() -> list[str]:

@@ -1,7 +1,7 @@
 """Microsteps, supersteps and bulk rounds of one loop, on one worker and on two.
 
-Components by their least label on three graphs: the roads of the USA, the social graph of Epinions (where these files
-are: BENCH_GRAPHS names their folder), and a path whose nodes are in random order. *Loop only* is the loop alone, in one
+Components by their least label on three graphs: the roads of the USA, the social graph of Epinions (as far as these
+files are there: `bench.real_graphs`), and a path whose nodes are in random order. *Loop only* is the loop alone, in one
 thread, from the start values to the end: a bulk round looks at every edge, as a Numba loop does; bulk rounds beyond the
 first few are reckoned. *Workers* is the whole of a load and of one edge moved, with processes, commit included. An
 *almost-empty round* is a round in which one value goes on: along a path, on two workers.
@@ -9,11 +9,9 @@ first few are reckoned. *Workers* is the whole of a load and of one edge moved, 
 
 from __future__ import annotations
 
-import gzip
-import os
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numba
@@ -23,10 +21,10 @@ import pyarrow as pa
 
 import riverrun as rr
 from bench.measure import at_least, at_most, granted, ratio, scale
+from bench.programs.processor import processor_seconds
+from bench.real_graphs import ROADS, TRUST, Ints, missing, permuted_path, real_graphs
 from riverrun.operators.iterations.spreading import Message, Spreading
 
-Ints = np.ndarray[Any, Any]
-FILES = {"usroads": "road-usroads.txt.gz", "epinions": "soc-Epinions1-undirected.txt.gz"}
 BULK_ROUNDS = 20
 WAYS = [
     ("auto", "auto", 1),
@@ -37,18 +35,10 @@ WAYS = [
 ]
 
 
-def graphs(path: int) -> dict[str, tuple[Ints, Ints]]:
+def graphs(path: int) -> Iterator[tuple[str, Ints, Ints]]:
     """The ends of the edges of each graph that is there."""
-    folder = Path(os.environ.get("BENCH_GRAPHS", "/work/shared/data/graphs"))
-    found = {}
-    for name, file in FILES.items():
-        if (folder / file).exists():
-            with gzip.open(folder / file) as lines:
-                ends = np.loadtxt(lines, np.int64, comments="#", usecols=(0, 1))
-            found[name] = ends[:, 0], ends[:, 1]
-    nodes = np.random.default_rng(0).permutation(path)
-    found["path"] = nodes[:-1], nodes[1:]
-    return found
+    yield from real_graphs((ROADS, TRUST))
+    yield "path", *permuted_path(path)
 
 
 @numba.njit(cache=False, nogil=True)  # type: ignore[untyped-decorator]
@@ -158,16 +148,6 @@ def whole(
     return figures, total
 
 
-def used_by_workers() -> float:
-    """Seconds of the processor that the processes of workers have used so far."""
-    ticks = 0
-    for each in Path("/proc/self/task").iterdir():
-        for child in (each / "children").read_text().split():
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def empty_round(mode: str, nodes: int, repeats: int) -> dict[str, float]:
     """Milliseconds for a hop on two workers, by the clock and of both processors: one value goes along a path."""
     src = np.arange(nodes)
@@ -191,19 +171,20 @@ def empty_round(mode: str, nodes: int, repeats: int) -> dict[str, float]:
             run.commit()
             run.insert("start", [(nodes // 2, 0)])
             run.commit()
-            begin, used = time.perf_counter(), used_by_workers()
+            begin, used = time.perf_counter(), processor_seconds(own=False)
             run.insert("start", [(0, -nodes)])
             run.commit()
-            taken.append((time.perf_counter() - begin, used_by_workers() - used))
-    wall, cpu = (statistics.median(each) * 1e3 / nodes for each in zip(*taken, strict=True))
-    return {"wall_ms": round(wall, 3), "cpu_ms": round(cpu, 3)}
+            wall = time.perf_counter() - begin
+            taken.append((wall, processor_seconds(own=False) - used))
+    walls, cpus = (statistics.median(each) * 1e3 / nodes for each in zip(*taken, strict=True))
+    return {"wall_ms": round(walls, 3), "cpu_ms": round(cpus, 3)}
 
 
 def main() -> dict[str, Any]:
     path, repeats, moves = scale("path", 200_000), scale("repeats", 3), scale("moves", 30)
     hops, shared_path = scale("hops", 1000), scale("shared_path", 2_000)
     loops, workers, ratios, asked = {}, {}, {}, {}
-    for name, (src, dst) in graphs(path).items():
+    for name, src, dst in graphs(path):
         figures = loops[name] = loop_only(src, dst, repeats)
         for way in ("microstep", "superstep"):
             ratios[f"{name}_{way}"] = ratio(figures["bulk_ms"], max(figures[f"{way}_ms"], 1e-6))
@@ -217,7 +198,7 @@ def main() -> dict[str, Any]:
         assert len(set(results)) == 1, results
         two = {way: each["load_s"] for way, each in workers[name].items() if way.endswith("_2")}
         asked[f"{name}_auto_load"] = at_most(ratio(two["auto_auto_2"], min(two.values())), 1.5)
-    for name, least in (("epinions", 4), ("usroads", 50)):
+    for name, least in ((TRUST, 4), (ROADS, 50)):
         if name in loops:
             asked[f"{name}_microstep"] = at_least(ratios[f"{name}_microstep"], least)
     asked["path_superstep"] = at_least(ratios["path_superstep"], 50)
@@ -230,6 +211,6 @@ def main() -> dict[str, Any]:
         "empty_round": rounds,
         "granted": granted(),
         "asked": asked,
-        "peers": {},
+        "peers": missing((ROADS, TRUST)),
         "ratios": ratios,
     }

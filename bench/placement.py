@@ -30,28 +30,22 @@ curve were not built.
 
 from __future__ import annotations
 
-import gzip
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench.measure import ratio, scale, seconds
-
-Ints = np.ndarray[Any, np.dtype[np.int64]]
-DATA = Path(
-    os.environ.get("RIVERRUN_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+from bench.real_graphs import (
+    DIRECTED,
+    TRUST,
+    Ints,
+    both_ways,
+    missing,
+    number_of_nodes,
+    real_graphs,
 )
-REAL = {  # file -> whether its edges have a direction
-    "npm-deps-2016.txt.gz": True,
-    "wiki-Vote.txt.gz": True,
-    "soc-Epinions1-undirected.txt.gz": False,
-    "facebook_combined.txt.gz": False,
-    "gt-email-Enron.txt.gz": False,
-    "road-usroads.txt.gz": False,
-}
+
 VALUE, PART = 12, 28  # bytes: a node's number, and a float or an exact sum of floats
 
 
@@ -63,26 +57,20 @@ def main() -> dict[str, Any]:
         for name, found in graphs.items()
         for word in ("curve_against_best", "drawn_curve_against_best", "bytes_against_best")
     }
-    peers = {
-        name: {"skipped": "no such file"}
-        for name, _ in real_graphs()
-        if not (DATA / "graphs" / name).exists()
-    }
     return {
         "workers": workers,
         "graphs": graphs,
         "by_workers": by_workers(size),
         "asked": {},
-        "peers": peers,
+        "peers": missing(),
         "ratios": ratios,
     }
 
 
 def all_graphs(edges: int) -> Iterator[tuple[str, Ints, Ints]]:
     """The graphs, each node a number from 0 on: those of files as far as they are there, and random ones."""
-    for name, directed in real_graphs():
-        if (DATA / "graphs" / name).exists():
-            yield name.partition(".")[0], *loaded(DATA / "graphs" / name, directed)
+    for name, src, dst in real_graphs():
+        yield name, *((src, dst) if DIRECTED[name] else both_ways(src, dst))
     rng = np.random.default_rng(0)
     nodes = max(edges // 10, 2)
     yield "uniform", rng.integers(0, nodes, edges), rng.integers(0, nodes, edges)
@@ -93,24 +81,9 @@ def all_graphs(edges: int) -> Iterator[tuple[str, Ints, Ints]]:
     yield "band", near, np.clip(near + rng.integers(-50, 51, edges), 0, nodes - 1)
 
 
-def real_graphs() -> list[tuple[str, bool]]:
-    """The files of graphs that are asked for: all, or with BENCH_REAL=0 none."""
-    return list(REAL.items())[: scale("real", len(REAL))]
-
-
-def loaded(path: Path, directed: bool) -> tuple[Ints, Ints]:
-    with gzip.open(path, "rt") as lines:
-        pairs = [line.split()[:2] for line in lines if line[:1].isdigit()]
-    # The header of a file has no edge: one word, or a number of nodes that is no node.
-    kept = [(int(pair[0]), int(pair[1])) for pair in pairs if len(pair) == 2]
-    _, numbers = np.unique(np.array(kept), return_inverse=True)
-    src, dst = numbers.reshape(-1, 2).T
-    return (src, dst) if directed else (np.concatenate([src, dst]), np.concatenate([dst, src]))
-
-
 def figures(src: Ints, dst: Ints, workers: int) -> dict[str, Any]:
     """Rows and bytes that each placement moves in a round of one graph."""
-    nodes = int(max(src.max(), dst.max())) + 1
+    nodes = number_of_nodes(src, dst)
     drawn = np.random.default_rng(1).permutation(nodes)
     found = {
         "by_source": placed(src, dst, nodes, workers, "src"),
@@ -138,8 +111,8 @@ def by_workers(edges: int) -> dict[str, dict[int, dict[str, int]]]:
     """Rows moved by 2 to 64 workers, on two of the graphs."""
     found: dict[str, dict[int, dict[str, int]]] = {}
     for name, src, dst in all_graphs(edges):
-        if name in ("soc-Epinions1-undirected", "zipf"):
-            nodes = int(max(src.max(), dst.max())) + 1
+        if name in (TRUST, "zipf"):
+            nodes = number_of_nodes(src, dst)
             found[name] = {
                 workers: {
                     "by_source": placed(src, dst, nodes, workers, "src")["rows"],

@@ -15,6 +15,7 @@ from riverrun.algorithms.graphs.components import strongly_connected_components
 from riverrun.engine.instance import Instance
 from riverrun.engine.messages import Inputs, States
 from riverrun.state.shards import Shards
+from tests.chaos.loops import answers, draw_loop, together
 from tests.chaos.programs import POISON, Program, Result
 from tests.chaos.relaying import SHARING
 from tests.chaos.sharing import Fed, Sharing
@@ -350,6 +351,25 @@ class Strong(EdgesProgram):
                 reached[src] |= reached[dst]
         mates = {node: [n for n in reached[node] if node in reached[n]] for node in nodes}
         return {(node, min(mates[node])): 1 for node in nodes}
+
+
+class DrawnLoops(EdgesProgram):
+    """Two loops that are drawn."""
+
+    columns = ("loop", "node", "value")
+
+    def __init__(self, seed: int) -> None:
+        source = random.Random(f"{seed}.loops")
+        self.loops = [draw_loop(source), draw_loop(source)]
+        self.name = " - ".join(map(str, self.loops))
+        super().__init__()
+
+    def build(self, edges: Any) -> Any:
+        checked = edges.flat_map(refuse_poison, {"src": pl.Int64, "dst": pl.Int64})
+        return together(self.loops, checked)
+
+    def answer(self, edges: Counter[tuple[int, int]]) -> Result:
+        return answers(self.loops, edges)
 
 
 class SharedProgram:

@@ -27,6 +27,7 @@ import polars as pl
 import riverrun as rr
 from riverrun.algorithms.graphs.components import components, strongly_connected_components
 from tests.algorithms import reference
+from tests.chaos.loops import EVERY, answers, together
 from tests.chaos.relaying import SHARING
 from tests.spark.programs import Program, Rows, counting, joining, upserting
 
@@ -48,6 +49,14 @@ def _graph(name: str, make: Callable[[Any], Any], judge: Callable[[Any, Any], An
     return Program(flow, oracle)
 
 
+def _loops() -> Program:
+    """Loops of every kind, in one program: so each kill strikes all of them."""
+    flow = rr.Dataflow("loops")
+    edges = flow.input("a", {"k": pl.Int64, "v": pl.Int64}).rename({"k": "src", "v": "dst"})
+    flow.output("out", together(EVERY, edges))
+    return Program(flow, lambda rows: sorted(answers(EVERY, rows["a"])))
+
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "count": counting,
     "join": joining,
@@ -56,11 +65,12 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "scc": lambda: _graph(
         "scc", strongly_connected_components, reference.strongly_connected_components
     ),
+    "loops": _loops,
 }
 SHARED = {name: program for name, program in SHARING.items() if not program.by_epoch}
 NAMES = (*PROGRAMS, *SHARED)
-KEYS = {"count": 200, "join": 60, "upsert": 200, "components": 40, "scc": 24}
-MOST = {"count": 3000, "join": 150, "upsert": 200, "components": 60, "scc": 40}
+KEYS = {"count": 200, "join": 60, "upsert": 200, "components": 40, "scc": 24, "loops": 24}
+MOST = {"count": 3000, "join": 150, "upsert": 200, "components": 60, "scc": 40, "loops": 40}
 """About how many rows an input has."""
 
 
@@ -124,7 +134,7 @@ class Load:
             present, size = self.rows[name], source.choice((0, 1, 5, 30, 30, 100))
             size = min(size, MOST[self.name] // 4)
             keys = KEYS[self.name]
-            graph = self.name in ("components", "scc")
+            graph = self.name in ("components", "scc", "loops")
             new[name] = [
                 (source.randrange(keys), source.randrange(keys if graph else 50))
                 for _ in range(size)

@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("program", NAMES if LONG else ["scc"])
+@pytest.mark.parametrize("program", NAMES if LONG else ["scc", "loops"])
 def test_processes_are_killed_and_their_driver_too(tmp_path: Path, program: str) -> None:
     kills = LONG or draws(2, sample=7, soak=7)
     siege = Siege(

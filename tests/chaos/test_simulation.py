@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from tests.chaos.flows import FLOWS
+from tests.chaos.flows import FLOWS, DrawnLoops
 from tests.chaos.mutants import MUTANTS, NOTICED_BY, PROGRAMS, noticed, quiet
 from tests.chaos.relaying import SHARING
 from tests.chaos.simulation import Simulation, simulate
@@ -15,6 +15,7 @@ from tests.soaking import SOAK, Shown, draws, first_seed, some
 
 SEEDS = draws(100, sample=1000, soak=6_000)
 PROGRAM_SEEDS = draws(3, sample=20, soak=80)
+LOOPS = draws(4, sample=20, soak=200)
 SLOW_SEEDS = draws(1, sample=2, soak=8)
 FIRST = first_seed(0)
 CHUNKS = draws(4, sample=20, soak=20)
@@ -46,7 +47,13 @@ def test_programs_survive(name: str) -> None:
         assert simulate(range(FIRST, FIRST + seeds), FLOWS[name]()) > 0
 
 
-@pytest.mark.sampled
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + LOOPS))
+def test_programs_with_drawn_loops_survive(seed: int) -> None:
+    program = DrawnLoops(seed)
+    with quiet():
+        assert simulate(range(seed, seed + 2), program) > 0, program.name
+
+
 @pytest.mark.parametrize("name", some(MUTANTS, 11))
 def test_a_broken_protocol_is_noticed(name: str) -> None:
     known = [NOTICED_BY[name]] if SOAK != "all" and name in NOTICED_BY else []

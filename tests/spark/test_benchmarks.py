@@ -19,6 +19,14 @@ SIZES = {
     "cycles": {"nodes": 50, "window": 60, "seconds": 1, "fastest": 100, "repeats": 1},
     "exchange": {"chunk": 1000, "chunks": 2, "rows": 1000, "repeats": 1},
     "learning": {"examples": 20, "batches": 3, "seconds": 1, "rate": 20},
+    "pagerank": {
+        "edges": 2000,
+        "spark_edges": 500,
+        "rounds": 4,
+        "pairs": 2,
+        "shape_rounds": 2,
+        "shape_pairs": 1,
+    },
     "spark_components": {"nodes": 300, "edges": 600, "loads": 1, "singles": 3, "moved": 5},
     "spark_words": {"words": 2000, "distinct": 100, "batches": 4, "repeats": 1},
 }

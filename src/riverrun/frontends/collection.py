@@ -982,7 +982,7 @@ class Collection(Rows):
         key: str | Sequence[str],
         body: Callable[..., tuple[Collection, Collection]] | None = None,
         send: Callable[..., Collection] | None = None,
-        better: Better | None = None,
+        better: Better | pl.Expr | Sequence[pl.Expr] | None = None,
         missing: str = "drop",
         rounds: int | None = None,
         mode: str = "auto",
@@ -1003,7 +1003,8 @@ class Collection(Rows):
           the solution: messages to keys.
 
         A row of the delta takes the place of the row with its key if it is `better`: ``rr.loops.least("distance")`` or
-        ``rr.loops.greatest("width")``; other columns decide between equally good rows, the smaller first. Without
+        ``rr.loops.greatest("width")``, of columns or expressions; an expression alone, or a list of them, is the same
+        as `least` of them. Other columns decide between equally good rows, the smaller first. Without
         `better`, a row takes the place of every other row, and two different rows for one key are an error. A row whose
         key is not in the solution is dropped; with ``missing="add"`` it comes in.
 

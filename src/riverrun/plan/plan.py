@@ -157,8 +157,8 @@ class Choice:
     """Which workers the program asks for: ``one``, ``all``, or ``auto`` for those that cost less."""
     also: tuple[Port, ...] = ()
     """Where further rows leave the loop."""
-    must: bool = False
-    """Whether the loop as it is written gives other rows, and so must not be taken."""
+    must: str = ""
+    """Why the loop must not run as it is written, in words; empty if it may."""
 
     @property
     def leaves(self) -> tuple[Port, ...]:

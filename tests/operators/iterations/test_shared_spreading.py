@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from riverrun.errors import OperatorFailed
+from riverrun.errors import OperatorFailed, PlanError
+from riverrun.operators.iterations.ordinals import has_ordinals
 from riverrun.operators.iterations.shared_spreading import (
     Letters,
     SharedSpreading,
@@ -23,7 +24,7 @@ from riverrun.state.columns import Ints, take_columns
 from riverrun.state.kernels.iterations import cells
 from riverrun.state.shards import Shards
 from tests.operators.iterations.reference import Refused
-from tests.operators.iterations.test_spreading import Drawn, key_of, numbers
+from tests.operators.iterations.test_spreading import CASES, Drawn, key_of, numbers
 from tests.soaking import seeds
 
 
@@ -129,6 +130,8 @@ def has_staged(step: Any) -> bool:
 class SharedDrawn(Drawn):
     """One loop on several workers and its reference, and random changes of both."""
 
+    cases = tuple([name for name, case in CASES.items() if not has_ordinals(case.kind)])
+
     def __init__(self, seed: int, *, large: bool = False) -> None:
         self.workers = random.Random(seed).randint(1, 4)
         super().__init__(seed, large=large)
@@ -233,3 +236,10 @@ def test_values_of_large_graphs_on_several_workers_are_those_from_scratch() -> N
             except Exception as error:
                 error.add_note(f"seed {seed}, epoch {epoch}: {drawn}")
                 raise
+
+
+def test_values_that_each_worker_would_number_are_refused() -> None:
+    with pytest.raises(PlanError, match="number them in its own way"):
+        SharedSpreading(
+            [pa.int64()], pa.large_string(), Message("copy"), own=0, shards=Shards.even(2)
+        )

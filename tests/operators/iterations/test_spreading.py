@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ def times(low: int, high: int) -> Callable[[Any, Any], Any]:
 MOST = (1 << 63) - 1
 UMOST = (1 << 64) - 1
 SMALL = (-2, -1, 0, 1, 2, 3)
+NAMES = ("", "a", "ab", "b", "a\0", "é", "\U0001f600", "\uffff", "zz" * 30)
 CASES = {
     "labels": Case(pa.int64(), "copy", SMALL),
     "extremes": Case(pa.int64(), "copy", (MOST, MOST - 1, -MOST - 1, -MOST, 0)),
@@ -57,6 +59,9 @@ CASES = {
     "large": Case(pa.uint64(), "copy", (0, 1, UMOST, UMOST - 1, 1 << 63)),
     "halves": Case(pa.float64(), "copy", (0.0, -0.0, 1.5, NAN, INF, -INF, -2.5)),
     "bytes": Case(pa.uint8(), "copy", (0, 1, 255)),
+    "names": Case(pa.large_string(), "copy", NAMES),
+    "digests": Case(pa.large_binary(), "copy", tuple(name.encode() for name in NAMES)),
+    "prices": Case(pa.decimal128(9, 2), "copy", tuple(Decimal(cents).scaleb(-2) for cents in SMALL)),
     "hops": Case(pa.int64(), "add", SMALL, (), 1, add(-MOST - 1, MOST)),
     "back": Case(pa.int16(), "add", SMALL, (), -1, add(-1 << 15, (1 << 15) - 1)),
     "paths": Case(pa.int64(), "add", (0, 0, 5, 100), (0, 0, 1, 1, 2, 7), None, add(-MOST - 1, MOST)),
@@ -114,6 +119,7 @@ KEYS: dict[str, tuple[list[pa.DataType], list[tuple[Any, ...]]]] = {
 ENDING = [
     "labels",
     "extremes",
+    "names",
     "flags",
     "halves",
     "paths",
@@ -158,10 +164,12 @@ def key_of(key: tuple[Any, ...]) -> tuple[Any, ...]:
 class Drawn:
     """One loop and its reference, and random changes of both."""
 
+    cases = tuple(CASES)
+
     def __init__(self, seed: int, *, large: bool = False) -> None:
         self.random = draw = random.Random(seed)
         self.large = large
-        self.name = draw.choice(ENDING if large else list(CASES))
+        self.name = draw.choice([name for name in self.cases if not large or name in ENDING])
         self.case = CASES[self.name]
         self.kinds, keys = KEYS[draw.choice(["int", "int", *KEYS])]
         self.keys = keys[: draw.randint(2, len(keys))]
@@ -503,7 +511,9 @@ def test_options_that_do_not_exist_are_refused() -> None:
     with pytest.raises(PlanError):
         Spreading([pa.int64()], pa.int64(), Message(), best="most")
     with pytest.raises(PlanError):
-        Spreading([pa.int64()], pa.large_string(), Message())
+        Spreading([pa.int64()], pa.large_list(pa.int64()), Message())
+    with pytest.raises(PlanError):
+        Spreading([pa.int64()], pa.large_string(), Message("min"))
     with pytest.raises(PlanError):
         Spreading([pa.int64()], pa.date32(), Message("add"))
     with pytest.raises(PlanError):

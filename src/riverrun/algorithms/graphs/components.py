@@ -2,9 +2,9 @@
 
 Users find them as `rr.graphs.components` and `rr.graphs.strongly_connected_components`. Both are made of one step, the
 spread of least labels: every node has a label, and passes the least label that it has received along its edges, until
-no node receives a lesser label. Where nodes have a fixed width (numbers, dates), `components` runs on arrays, which
-work on the least labels first. Strong components, components of strings, and components inside another loop run in
-differential loops.
+no node receives a lesser label. Nodes are numbers, text, or of another type that has an order, and `components` runs on
+arrays, which work on the least labels first; only lists and structs, strong components, and components inside another
+loop run in differential loops.
 
 **Prioritised.** When all labels set out at once in a differential loop, most nodes receive a lesser label in round
 after round, and the state has to keep every one of these, since a deletion may bring it back. So labels enter the loop

@@ -1,16 +1,20 @@
 """Better: which of two rows with one key a loop keeps.
 
-Programs write ``better=rr.loops.least("distance")`` or ``rr.loops.greatest("width")``. Laws:
+Programs write ``better=rr.loops.least("distance")`` or ``rr.loops.greatest("width")``; or expressions alone, of which
+the least is the best: ``better=pl.col("distance") + pl.col("toll")``. Laws:
 
 - **Named first.** Rows are compared by the named columns or expressions, in their order; then by the other columns of
   the value, the smaller first, in the order of the schema. So two rows of one key are equally good only if they are
   equal.
 - **Nulls and NaN.** A null is worse than every value, under `least` and under `greatest`. NaN is the greatest float.
+- **Row by row.** An expression is computed of one row alone. It may be of any type that a column may have.
 
 >>> least("distance")
 least('distance')
 >>> greatest(pl.col("width").abs(), "hops")
 greatest(col("width").abs(), 'hops')
+>>> as_better(pl.col("distance"))
+least('distance')
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ class Better:
         """Refuse columns and expressions that the rows do not have."""
         attempt = f"{attempt}, better={self!r}"
         named = checked_columns(list(self.by), schema.names, attempt, expressions=True)
-        computed = {f"by {at}": each for at, each in enumerate(named) if not isinstance(each, str)}
+        computed = {one_line(each): each for each in named if not isinstance(each, str)}
         if computed:
             compile_columns(schema, computed, attempt)
 
@@ -75,6 +79,19 @@ def greatest(*columns: Any) -> Better:
     `columns` are names or Polars expressions. For ``better=`` of `Collection.iterate_delta`.
     """
     return _better(columns, True, "greatest")
+
+
+def as_better(better: Any) -> Any:
+    """`better` as users give it, with expressions alone as an order: the least is the best."""
+    if isinstance(better, pl.Expr):
+        return least(better)
+    if (
+        isinstance(better, list | tuple)
+        and better
+        and all(isinstance(one, pl.Expr) for one in better)
+    ):
+        return least(*better)
+    return better
 
 
 def _better(columns: Sequence[Any], greatest: bool, word: str) -> Better:

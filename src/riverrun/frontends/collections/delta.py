@@ -58,7 +58,7 @@ from riverrun.frontends.arguments import (
     not_a_collection,
     type_in_words,
 )
-from riverrun.frontends.collections.best import Better
+from riverrun.frontends.collections.best import Better, as_better
 from riverrun.frontends.collections.executors import choose
 from riverrun.frontends.collections.loops import (
     WIDENINGS,
@@ -104,7 +104,7 @@ def iterate_delta(
     key: str | Sequence[str],
     body: Callable[..., Any] | None,
     send: Callable[..., Any] | None,
-    better: Better | None,
+    better: Better | pl.Expr | Sequence[pl.Expr] | None,
     missing: str,
     rounds: int | None,
     mode: str,
@@ -121,11 +121,12 @@ def iterate_delta(
         raise not_a_collection("plan.workset", attempt, workset)
     keys: tuple[str, ...] = checked_columns(key, solution.columns, attempt)
     step = _step(body, send, attempt, line)
+    better = as_better(better)
     if better is not None and not isinstance(better, Better):
         raise PlanError(
             "plan.better",
             f"cannot {attempt} with better={show(better)} ({line}): that says no order of rows",
-            hint='better=rr.loops.least("distance"), or rr.loops.greatest(...)',
+            hint='better=rr.loops.least("distance"), or rr.loops.greatest(...), of columns and expressions',
         )
     if better is not None:
         better.check(solution.schema, keys, attempt)

@@ -4,7 +4,7 @@ A loop is written as differential nodes, and perhaps once more or twice: on arra
 rounds (`collections.rounds`). `choose` decides while the program is written: it writes a loop again where the rule
 below takes that way, and the plan notes a `Choice`. The optimizer then puts a way in place of the differential nodes
 (`plan.optimizer.ways`). Where somebody looks at rows inside the loop, the differential nodes stay; or the program is
-refused, where the loop cannot be differential or was asked to run by rounds. The rule, for ``mode="auto"``:
+refused, where the loop cannot be differential or another way was asked for. The rule, for ``mode="auto"``:
 
 1. on arrays, where the loop has a shape that arrays know (`shapes`, `pull_shapes`) and gains by it: a pull that adds
    nothing up gains only where it runs from its start in each epoch; on one worker or on all, by what costs less
@@ -22,7 +22,7 @@ Laws:
 - **Same rows.** The rule never changes a result; only in microsteps, where they are asked for, it may depend on the
   order of work.
 - **Said.** `explain` says which way a loop takes, and why.
-- **As asked.** A mode that is asked for is taken, or refused with the reason.
+- **As asked.** What is asked for by ``mode=``, ``spread_over=`` or ``maintain=`` is taken, or refused with the reason.
 
 Cost: that of building the loop again, once for each other way.
 """
@@ -69,8 +69,7 @@ def choose(
             _check_spread_over(called, way, f"{asked}='differential'")
             builder.differential[loop.number] = f"{asked}='differential'"
             return left
-    must = stop.proceed is not None or stop.closeness is not None or way.maintain == "restart"
-    no_arrays = ""
+    must, no_arrays = _why_not_differential(way, stop), ""
     if way.mode in ON_ARRAYS:
         try:
             with builder.whole_or_not():
@@ -79,21 +78,14 @@ def choose(
         except NoShape as reason:
             no_arrays = f"not on arrays: {reason}"
             if way.mode in ("arrays", "microstep") or way.spread_over != "auto":
-                raise PlanError(
-                    "plan.no_arrays",
-                    f"cannot run the loop {called!r} on arrays ({way.line}): {reason}",
-                    hint="mode='auto' runs it on arrays if it can, and otherwise by rounds or differentially",
-                ) from None
+                raise _no_arrays(called, way, reason) from None
         else:
-            gives_others = [not builder.nodes[each.port.node].operator.deterministic for each in ways]  # fmt: skip
-            must = must or any(gives_others)
             builder.choices.append(
                 Choice(loop, left[0]._port, tuple(ways), way.spread_over, must=must)
             )
             return left
     _check_spread_over(called, way, f"mode={way.mode!r}")
     is_long = way.expect is not None and way.expect >= LONG
-    must = must or way.mode in BY_ROUNDS
     if not (must or is_long):
         builder.differential[loop.number] = no_arrays
         return left
@@ -105,9 +97,10 @@ def choose(
             results = rounds.build(len(left))
     except NoRounds as reason:
         if must:
+            besides = f"; and {no_arrays}" if no_arrays else ""
             raise PlanError(
                 "plan.no_rounds",
-                f"cannot run the loop {called!r} by rounds ({way.line}): {reason}",
+                f"cannot run the loop {called!r} by rounds ({way.line}): {reason}{besides}",
                 hint="a loop runs by rounds where no other loop is around it or in it, and each of its steps can be "
                 "done on the rows of one round; other loops run differentially: until nothing changes, or rounds=",
             ) from None
@@ -121,6 +114,33 @@ def choose(
         f"{stop.text}{'' if way.rounds is None else f', at most {way.rounds} rounds'}; by rounds, {_why(way, stop)}"
     )
     return results if must else left
+
+
+def _why_not_differential(way: Way, stop: LoopEnd) -> str:
+    """Why a loop must not be differential, in words; empty if it may be."""
+    for name in ("mode", "spread_over", "maintain"):
+        asked = getattr(way, name)
+        if asked != "auto":
+            return f"since {name}={asked!r} is asked for"
+    if stop.proceed is not None or stop.closeness is not None:
+        return "since which round is the last depends on the rows"
+    return ""
+
+
+def _no_arrays(loop: str, way: Way, reason: NoShape) -> PlanError:
+    """The refusal of a loop that is to run on arrays, and cannot."""
+    attempt, otherwise = f"run the loop {loop!r} on arrays", "mode='auto'"
+    if way.mode == "microstep":
+        attempt = f"run the loop {loop!r} in microsteps"
+    elif way.mode != "arrays":
+        attempt = f"spread the loop {loop!r} over {way.spread_over!r}, as it does not run on arrays"
+        otherwise = "the loop without spread_over="
+    return PlanError(
+        "plan.no_arrays",
+        f"cannot {attempt} ({way.line}): {reason}",
+        hint=f"{otherwise} runs on arrays where that can be, and otherwise by rounds or differentially",
+        line=way.line,
+    )
 
 
 def _check_spread_over(loop: str, way: Way, asked: str) -> None:

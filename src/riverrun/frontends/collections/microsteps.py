@@ -37,10 +37,11 @@ from riverrun.frontends.collections.derivation import (
     United,
     derivation_of,
 )
+from riverrun.frontends.collections.expressions import compile_columns
 from riverrun.frontends.collections.expressions.tree import kind_of, read
 from riverrun.frontends.collections.rows import Rows
 from riverrun.frontends.collections.tracing import NoShape
-from riverrun.operators.iterations.microsteps import ACCEPTED, MicroLoop, StepNode
+from riverrun.operators.iterations.microsteps import ACCEPTED, MicroLoop, Ranking, StepNode
 from riverrun.operators.linear import Concat
 from riverrun.plan.plan import Node, Port, Scope
 
@@ -309,6 +310,12 @@ def micro_loop(
     nodes, outside = _taken_out(step, accepted._port)
     columns = solution.columns
     by, descending = ([], []) if better is None else better.order(columns, key)
+    measures = {f"by {at}": each for at, each in enumerate(by)}
+    ranking = None
+    if by:
+        ranking = Ranking(
+            compile_columns(solution.schema, measures, "order the rows of a key"), tuple(descending)
+        )
     if better is None:
         broken = "M5 is broken: nothing says which of two rows is better"
     else:
@@ -316,8 +323,7 @@ def micro_loop(
     operator = MicroLoop(
         nodes,
         key,
-        tuple(by),
-        tuple(descending),
+        ranking,
         "every row takes the place of another" if better is None else better.text,
         adds_keys,
         patience,

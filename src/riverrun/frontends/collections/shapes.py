@@ -48,9 +48,10 @@ from riverrun.frontends.collections.tracing import (
     named_of,
     typed,
 )
+from riverrun.operators.iterations.ordinals import has_ordinals
 from riverrun.operators.iterations.spread import SpreadLoop
 from riverrun.plan.plan import Port, Scope, Shortcut
-from riverrun.state.types import common_type, share_layout, type_text
+from riverrun.state.types import EnumType, canonical, common_type, share_layout, type_text
 
 if TYPE_CHECKING:
     from riverrun.frontends.collection import Collection
@@ -95,7 +96,7 @@ def on_arrays(
     `loop` is the loop's name. With ``over="auto"`` there are both ways if it is known how many rows to expect;
     otherwise there is nothing to choose by.
     """
-    solution = shape.solution
+    solution, over = shape.solution, _check_over(shape, over)
     keys = [solution.schema.field(one).with_nullable(True) for one in shape.key]
     result = pa.schema([*keys, solution.schema.field(shape.value).with_nullable(True)])
     ends = [(SOURCE, True), (TARGET, not shape.adds_keys)]
@@ -122,6 +123,18 @@ def on_arrays(
         shared, loops = on_all_workers(operator, sides, result, loop)
         ways.append(Shortcut(shared.select(*columns)._port, (), "all", loops, shape.edges._port))
     return ways
+
+
+def _check_over(shape: SpreadShape, over: str) -> str:
+    """The workers that a loop may run on: values without a fixed width are numbered by one of them."""
+    kind = shape.solution.schema.field(shape.value).type
+    if _is_word(kind):
+        return over
+    if over == "all":
+        raise NoShape(
+            f"the value {shape.value!r} is {type_text(kind)}: such values are numbered by one worker"
+        )
+    return "one"
 
 
 def check_unseen(loop: Scope, result: Collection) -> None:
@@ -155,6 +168,7 @@ def spread_of_send(
     if len(parts) != len(at_start) or not all(map(Traced.is_same, parts, at_start)):
         raise NoShape("its workset is not what the rows of the solution send")
     edges, message = tracer.edges(parts, solution)
+    _check_copied(solution, value, message)
     _check_floats(solution, value, message, better.greatest)
     return SpreadShape(edges, solution, None, key, value, message, better.greatest, adds_keys)
 
@@ -204,6 +218,7 @@ def spread_of_body(start: Collection, variable: Collection, result: Collection) 
     others = [tracer.outside(part, start) for part in constant if not part.is_same(whole)]
     workset = others[0].concat(*others[1:]) if others else None
     edges, message = tracer.edges(sending, start)
+    _check_copied(start, value, message)
     if message in ("min", "max") and workset is not None and workset.schema.field(value).nullable:
         raise NoShape(f"a message is the {message} of two columns, and one of them may be null")
     _check_floats(start, value, message, best.greatest)
@@ -218,22 +233,34 @@ def _check_floats(start: Collection, value: str, message: str, greatest: bool) -
 
 
 def _only_value(rows: Collection, key: Sequence[str]) -> str:
-    """The only column beside the key: a value of fixed width."""
+    """The only column beside the key."""
     values = [name for name in rows.columns if name not in key]
     if len(values) != 1:
         raise NoShape(
             f"there are {len(values)} columns beside the key, and not one value", is_other=True
         )
     kind = rows.schema.field(values[0]).type
-    if not _is_word(kind):
-        raise NoShape(f"the value {values[0]!r} is {type_text(kind)}, which has no fixed width")
+    if not (_is_word(kind) or has_ordinals(canonical(kind))):
+        raise NoShape(f"the value {values[0]!r} is {type_text(kind)}, which arrays do not know")
     return values[0]
 
 
+def _check_copied(rows: Collection, value: str, message: str) -> None:
+    """Refuse to compute with values that arrays can only compare."""
+    kind = rows.schema.field(value).type
+    if message != "copy" and (isinstance(kind, EnumType) or not _is_word(kind)):
+        raise NoShape(
+            f"a message is computed from the value {value!r}, and arrays only copy {type_text(kind)}"
+        )
+
+
 def _is_word(kind: pa.DataType) -> bool:
+    """Whether values of a type are words of 64 bits; of other types they may be numbered (`ordinals`)."""
     kinds = pa.types
     return bool(
-        kinds.is_integer(kind)
+        isinstance(kind, EnumType)
+        or kinds.is_time(kind)
+        or kinds.is_integer(kind)
         or kinds.is_float32(kind)
         or kinds.is_float64(kind)
         or kinds.is_boolean(kind)

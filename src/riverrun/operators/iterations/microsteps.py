@@ -8,6 +8,7 @@ these nodes. Laws:
 - **One row a key.** A message takes the place of the row of its key if it is better; without an order of rows, if it
   differs.
 - **Accepted rows.** Messages are made of rows that were accepted, of each as soon as its turn has come.
+- **Better.** Which of two rows is better is what the state of the differential loop would say (`Ranking`).
 - **Rest.** The loop ends when no message is left. After `patience` turns it is refused.
 
 The result may depend on the order in which rows are taken (so the operator is not deterministic): where messages of a
@@ -23,19 +24,23 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from riverrun.errors import OperatorFailed
+from riverrun.operators.arrange import state_schema
 from riverrun.operators.iterations.array_loop import ArrayLoop
+from riverrun.operators.rounds.gather import batch_of, view_of
 from riverrun.plan.loop_figures import RoundFigures
 from riverrun.plan.operator import Context, Operator
 from riverrun.rows.values import show
+from riverrun.state import Order
 from riverrun.state.changes import Changes
-from riverrun.state.columns import Ints, take_columns
+from riverrun.state.columns import Ints, as_column, take_columns
+from riverrun.state.keys import Keys
 
 TURN = 1024  # rows
 ACCEPTED = -1
@@ -56,6 +61,41 @@ class StepNode:
     """Of a node that pairs rows: for each column of a pair its side, and its position there."""
 
 
+class Measures(Protocol):
+    """Computes the columns that rows are ordered by (`frontends.collections.expressions.Projection`)."""
+
+    schema: pa.Schema
+
+    def apply(self, columns: Sequence[pa.Array], rows: int) -> tuple[pa.Array, ...]: ...
+
+    @property
+    def exactly(self) -> str: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """An order of the rows of one key, by columns that are computed of each row: nulls last, as in a state."""
+
+    measures: Measures
+    descending: tuple[bool, ...]
+
+    def best(self, columns: Sequence[pa.Array], schema: pa.Schema, key: Sequence[str]) -> Ints:
+        """The numbers of the best rows, one for each key. Among equal rows it is the first."""
+        places = [schema.get_field_index(name) for name in key]
+        rows, measures = len(columns[0]), self.measures.schema
+        keys = [schema.field(place).with_name(f"key {at}") for at, place in enumerate(places)]
+        fields = pa.schema([*keys, *measures, pa.field("row", pa.int64())])
+        order = [Order(*each) for each in zip(measures.names, self.descending, strict=True)]
+        kept = state_schema(fields, tuple([each.name for each in keys]), (*order, Order("row")))
+        made = [columns[place] for place in places]
+        made += [*self.measures.apply(columns, rows), as_column(np.arange(rows))]
+        changes = Changes(tuple(made), rows, (_TIME,), None, 1, None)
+        positions = [fields.get_field_index(field.name) for field in kept.columns]
+        batch = batch_of(kept, changes, positions, _TIME)
+        first = view_of(kept, batch, _TIME).first(Keys.of_batch(batch), _TIME, 1)
+        return np.sort(first.canonical(kept.positions["row"]).to_numpy())
+
+
 @dataclass(frozen=True, eq=False)
 class MicroLoop(Operator):
     """A delta iteration in microsteps. The inputs are rows from outside that the step takes, then the solution, then
@@ -63,10 +103,8 @@ class MicroLoop(Operator):
 
     step: tuple[StepNode, ...]
     key: tuple[str, ...]
-    by: tuple[Any, ...]
-    """What rows of a key are ordered by, the best first: names and expressions; none if every row takes the place of
-    another one."""
-    descending: tuple[bool, ...]
+    ranking: Ranking | None
+    """Which row of a key is the best; None if every row takes the place of another one."""
     order: str
     """The order in words."""
     adds_keys: bool
@@ -86,7 +124,10 @@ class MicroLoop(Operator):
     def identity(self) -> str:
         step = "; ".join(f"{each.operator.identity()} {each.inputs}" for each in self.step)
         keys = "keys are added" if self.adds_keys else "keys are those of the solution"
-        return f"microsteps by {', '.join(self.key)}, {self.order}; {keys}: {step}"
+        order = self.order
+        if self.ranking is not None and self.ranking.measures.exactly:
+            order = f"{order} {self.ranking.measures.exactly}"
+        return f"microsteps by {', '.join(self.key)}, {order}; {keys}: {step}"
 
     def start(self, context: Context) -> Microsteps:
         return Microsteps(context, self)
@@ -147,7 +188,7 @@ class Microsteps(ArrayLoop):
         operator, key = self._operator, list(self._operator.key)
         constants = [self._there(port) for port in range(len(self._rows) - 2)]
         solution = self._frame(self._there(len(self._rows) - 2))
-        if operator.by:
+        if operator.ranking is not None:
             solution = self._best(solution)
         elif solution.select(key).is_duplicated().any():
             two = solution.filter(solution.select(key).is_duplicated()).sort(key).head(2).rows()
@@ -181,11 +222,11 @@ class Microsteps(ArrayLoop):
 
     def _best(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The best row of each key."""
-        by = [pl.col(each) if isinstance(each, str) else each for each in self._operator.by]
-        ranked = rows.sort(
-            by, descending=list(self._operator.descending), nulls_last=True, maintain_order=True
-        )
-        return ranked.unique(list(self._operator.key), keep="first", maintain_order=True)
+        ranking = self._operator.ranking
+        if ranking is None or rows.height < 2:
+            return rows
+        columns = [self._arrow(rows, at) for at in range(rows.width)]
+        return rows[ranking.best(columns, self.node.schemas[0], self._operator.key)]
 
     def _taken(
         self, solution: pl.DataFrame, messages: pl.DataFrame
@@ -194,7 +235,7 @@ class Microsteps(ArrayLoop):
         operator, key = self._operator, list(self._operator.key)
         if not operator.adds_keys:
             messages = messages.join(solution, on=key, how="semi", nulls_equal=True)
-        if operator.by:
+        if operator.ranking is not None:
             present = solution.join(messages, on=key, how="semi", nulls_equal=True)
             messages = self._best(pl.concat([present, messages]))
         else:

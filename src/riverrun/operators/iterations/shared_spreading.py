@@ -40,9 +40,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from riverrun.errors import OperatorFailed
+from riverrun.errors import OperatorFailed, PlanError
 from riverrun.operators.iterations.adjacency import NO_EDGES, NO_ENDS
 from riverrun.operators.iterations.messages import Message
+from riverrun.operators.iterations.ordinals import has_ordinals
 from riverrun.operators.iterations.slots import Numbers, grown
 from riverrun.operators.iterations.spreading import Settled, Spreading, _joined, _own
 from riverrun.plan.loop_figures import RoundFigures
@@ -93,6 +94,13 @@ class SharedSpreading(Spreading):
         order: str = "best",
         patience: int = 100_000,
     ) -> None:
+        if has_ordinals(value):
+            raise PlanError(
+                "iteration.type",
+                f"cannot spread values of type {value} over several workers: each would number them in its own way",
+                hint="spread them on one worker",
+                type=str(value),
+            )
         super().__init__(
             keys, value, message, best=best, missing=missing, order=order, patience=patience
         )

@@ -72,6 +72,10 @@ class SpreadLoop(Operator):
     runs_loop: ClassVar[bool] = True
 
     def describe(self) -> str:
+        order = "round by round (supersteps)" if self.supersteps else "best first (microsteps)"
+        return f"{self._what()}; {order}"
+
+    def _what(self) -> str:
         best = "greatest" if self.greatest else "least"
         sent = {"copy": "the value", "add": "value + weight"}.get(
             self.message, f"{self.message} of value and weight"
@@ -80,7 +84,7 @@ class SpreadLoop(Operator):
 
     def identity(self) -> str:
         keys = "keys are added" if self.adds_keys else "keys are those of the solution"
-        return f"{self.describe()}, by {self.key} columns; {keys}"
+        return f"{self._what()}, by {self.key} columns; {keys}"
 
     def start(self, context: Context) -> Spreader:
         return Spreader(context, self)

@@ -6,8 +6,9 @@ Components by their least label, shortest and widest paths, and reachability are
 
 The value of a key is the best of its rows in the solution, its rows in the workset, and the messages along the edges
 to it; that is, the least fixed point of this. A message is made of the value of the source and the weight of the edge
-(`messages`). Rows and edges are multisets, and are there while the sum of their diffs is above 0. A null value is worse
-than every other one, and has null messages. An edge whose source has a null in its key sends nothing, as in a join.
+(`messages`); values without a fixed width are only copied (`ordinals`). Rows and edges are multisets, and are there
+while the sum of their diffs is above 0. A null value is worse than every other one, and has null messages. An edge
+whose source has a null in its key sends nothing, as in a join.
 
 Laws:
 
@@ -53,6 +54,7 @@ from riverrun.operators.iterations.adjacency import (
     EdgeChange,
 )
 from riverrun.operators.iterations.messages import Message, Ranks, Words
+from riverrun.operators.iterations.ordinals import Moves, Ordinals, has_ordinals
 from riverrun.operators.iterations.round_clock import RoundClock
 from riverrun.operators.iterations.slots import Numbers, Slots, grown
 from riverrun.operators.iterations.starts import StartValues
@@ -150,7 +152,12 @@ class Spreading:
                     given=given,
                 )
         self._message = message
-        self._words = Words(value, greatest=best == "greatest")
+        greatest = best == "greatest"
+        self._words: Words | Ordinals = (
+            Ordinals(value, greatest=greatest, moved=self._move)
+            if has_ordinals(value)
+            else Words(value, greatest=greatest)
+        )
         operation = self._words.operation(message)
         self._plain = operation in (words_of.ADD, words_of.MULTIPLY)
         self._one_to_one = operation == words_of.COPY or (
@@ -295,6 +302,15 @@ class Spreading:
         self._start_journal.append(staged)
         self._started = self._starts.change(staged, 1, self._arrays(), self._started, self._how)
         self._failed = False
+
+    def _move(self, moves: Moves) -> None:
+        """Take new words for values without a fixed width (`ordinals`), whose order is that of the old ones."""
+        values = self._values[:, : self._known]
+        for field in range(len(values)):
+            moves(values[field])
+        self._starts.move(moves)
+        for _, words, *_ in self._start_journal:
+            moves(words)
 
     def _arrays(self) -> tuple[Any, Any, Any, Any]:
         return self._values, self._cells, self._flags, self._scratch[kernels.STARTED_SLOTS]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from riverrun.operators.iterations.ordinals import Moves
 from riverrun.operators.iterations.slots import grown
 from riverrun.state.columns import Ints
 from riverrun.state.counted import counted
@@ -60,6 +61,11 @@ class StartValues:
                     self._sizes, words, cells, flags, started, count, how, self._closes,
                 )
             )  # fmt: skip
+
+    def move(self, moves: Moves) -> None:
+        """Take new words for all rows."""
+        moves(self._amounts[kernels.WORD, : int(self._sizes[kernels.RECORDS])])
+        kernels.fill_rows(self._table, self._rows, self._amounts, self._sizes)
 
     def _reserve(self, count: int) -> None:
         room = self._rows.shape[1]

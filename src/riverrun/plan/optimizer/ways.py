@@ -5,6 +5,8 @@ way; one node that runs the whole loop on arrays is another way, and some nodes 
 one. `costs` says which of the others is taken. Laws:
 
 - **Same rows.** All consumers of the loop take from the way that is taken, and nothing else changes.
+- **As written.** A loop into which somebody looks runs as it is written. Where it must not (`Choice.must`: the program
+  asks for another way, or the last round depends on the rows), the program is refused.
 - **Nothing idle.** No node of a way that was not taken is left, unless something else takes from it.
 
 >>> import polars as pl, riverrun as rr
@@ -42,11 +44,14 @@ def with_ways_taken(plan: Plan) -> Plan:
 def _taken(plan: Plan, choice: Choice) -> Plan:
     """The plan in which consumers of `choice.loop` take from another way, and the loop is gone."""
     others = tuple(each for each in plan.choices if each is not choice)
-    if _is_seen(plan, choice):
+    viewer = _viewer(plan, choice)
+    if viewer is not None:
         if choice.must:
-            raise _seen(choice)
+            raise _seen(choice, viewer)
         gone = _idle(plan.nodes, _nodes_of(plan, choice.ways))
-        return without(replace(plan, choices=others), gone)
+        why = f"as {_looking(viewer)} looks into it"
+        differential = {**plan.differential, choice.loop.number: why}
+        return without(replace(plan, choices=others, differential=differential), gone)
     way, why, others_cost = cheapest(plan, choice)
     ends = choice.ends(way)
     nodes = list(plan.nodes)
@@ -79,26 +84,32 @@ def _nodes_of(plan: Plan, ways: Iterable[Shortcut]) -> set[int]:
     return nodes
 
 
-def _is_seen(plan: Plan, choice: Choice) -> bool:
-    """Whether somebody looks into the loop, or takes rows of it from elsewhere than where they leave."""
+def _viewer(plan: Plan, choice: Choice) -> Node | None:
+    """A node that looks into the loop, or takes rows of it from elsewhere than where they leave."""
     for node in plan.nodes:
         if node.scope.is_inside(choice.loop):
             if node.operator.public_name or node.operator.passes_all:
-                return True
+                return node
         elif all(node.number != port.node for port in choice.leaves) and any(
             plan.nodes[port.node].scope.is_inside(choice.loop) for port in node.inputs
         ):
-            return True
-    return False
+            return node
+    return None
 
 
-def _seen(choice: Choice) -> PlanError:
+def _looking(viewer: Node) -> str:
+    return f"{viewer.name!r} ({viewer.line})"
+
+
+def _seen(choice: Choice, viewer: Node) -> PlanError:
     loop = choice.loop.path.rstrip("/")
     return PlanError(
         "plan.loop_seen",
-        f"cannot look into the loop {loop!r}: it does not run as the nodes that its body made",
+        f"cannot look into the loop {loop!r}, as {_looking(viewer)} does: it does not run as the nodes that its body "
+        f"made, {choice.must}",
         hint="take what leaves the loop: the result of iterate",
         loop=loop,
+        node=viewer.name,
     )
 
 

@@ -20,6 +20,7 @@ ON_ARRAYS = {
     "path_textbook",
     "path_levels_from_zero",
     "path_roads_with_speed",
+    "delta_cc_greatest_of_text",
     "delta_cc_send",
     "delta_cc_two_column_key",
     "delta_path_send",

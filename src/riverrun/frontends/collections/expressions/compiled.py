@@ -364,6 +364,8 @@ class _Building:
                     hint="write one expression for each column",
                     column=name,
                 )
+            if frame.dtypes[0] == pl.Object:
+                raise self._refusal(name, "its values are Python objects (object)")
             kind = arrow_type(frame.dtypes[0])
             if not has_enums(kind):
                 kind = canonical(kind, name or "condition")
