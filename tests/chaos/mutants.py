@@ -474,6 +474,8 @@ def parts_of_some_workers_are_enough() -> Any:
 
 
 NOTICED_BY = {
+    "saved_rows_stay_where_they_were": 28,
+    "parts_of_some_workers_are_enough": 101,
     "gaps_are_ignored": 11,
     "completions_of_other_executions_count": 59,
     "refusals_are_not_logged": 33,

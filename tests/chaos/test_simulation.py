@@ -49,9 +49,9 @@ def test_programs_survive(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["long walks", "grown"])
 def test_loops_go_on_at_rounds_that_were_saved(name: str) -> None:
-    shown = Shown(resumed=2)
+    shown = Shown(resumed=1)
     with quiet():
-        for turn in shown.turns(100):
+        for turn in shown.turns(draws(6, sample=20, soak=100), limit=20):
             simulation = Simulation(FIRST + turn, FLOWS[name](), harm=60)
             shown["resumed"] += simulation.run().resumed
 
