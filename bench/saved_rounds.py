@@ -54,12 +54,12 @@ def program() -> rr.Dataflow:
 
 
 def distance() -> timedelta:
-    return timedelta(milliseconds=scale("every_ms", 1000))
+    return timedelta(milliseconds=scale("every_ms", 200))
 
 
 def die(path: str) -> None:
     """What the process does that ends itself."""
-    nodes, edges = scale("nodes", 50_000), scale("edges", 200_000)
+    nodes, edges = scale("nodes", 50_000), scale("edges", 500_000)
     ends = np.random.default_rng(1).integers(0, nodes, (2, edges))
     with program().run(checkpoint=path, every=distance()) as run:
         run.insert("edges", pa.table({"src": ends[0], "dst": ends[1]}))
@@ -106,5 +106,6 @@ def main() -> dict[str, Any]:
         "goes_on_in": first,
         "goes_on_s": round(on, 3),
         "from_scratch_s": round(anew, 3),
-        "ratio": at_least(ratio(anew, on), ASKED),
+        "ratio": ratio(anew, on),
+        "asked": {"going on": at_least(ratio(anew, on), ASKED)},
     }
