@@ -106,6 +106,7 @@ def main() -> dict[str, Any]:
         "goes_on_in": first,
         "goes_on_s": round(on, 3),
         "from_scratch_s": round(anew, 3),
-        "ratio": ratio(anew, on),
+        "peers": {},
+        "ratios": {"from scratch": ratio(anew, on)},
         "asked": {"going on": at_least(ratio(anew, on), ASKED)},
     }
